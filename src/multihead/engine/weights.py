@@ -23,7 +23,6 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
 from multihead.kernels.native import Announce, Library, Native, load_library, pointer
 from multihead.model_folder import round_matrix, without_values
-from multihead.models.config import GATED, Activation
 from multihead.models.layers import (
     DecoderLayer,
     Embedding,
@@ -37,6 +36,7 @@ from multihead.models.layers import (
     sinusoid,
 )
 from multihead.models.network import Network
+from multihead.models.stack_config import GATED, Activation
 from multihead.models.transformer import Transformer
 
 _FILES = ("decoding.cpp", "next_symbols.h", "network.h", "products.h", "operands.h", "tiles.h")

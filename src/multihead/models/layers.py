@@ -6,7 +6,7 @@ with a cache (decoding).
 
     x_t = dropout( sqrt(D) E[token_t] + p_t )                               (embedding: sections 3.4 and 3.5)
 
-Optionally a layer norm follows, and sqrt(D) is applied elsewhere (`TransformerConfig.embedding_scale`).
+Optionally a layer norm follows, and sqrt(D) is applied elsewhere (`StackConfig.embedding_scale`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from multihead.errors import ShapeError
 from multihead.kernels import pointwise
 from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
-from multihead.models.config import GATED, TransformerConfig
 from multihead.models.guidance import Guidance
+from multihead.models.stack_config import GATED, StackConfig
 from multihead.platforms import WITHOUT_FLOAT64
 
 _TABLE_LENGTH = 512
@@ -134,7 +134,7 @@ class LinearPositions(nn.Module):
         return self.rule.with_slopes(self.slopes, keys[len(keys) - q_len :], keys)
 
 
-def biased_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias | LinearPositions | None:
+def biased_positions(config: StackConfig, *, causal: bool) -> RelativeBias | LinearPositions | None:
     """The bias that all self-attentions of an encoder or decoder share; None if positions are of another kind."""
     if config.positions == "alibi":
         return LinearPositions(config.heads, causal=causal)
@@ -144,7 +144,7 @@ def biased_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias
     return RelativeBias(config.heads, **sizes, causal=causal)
 
 
-def shaw_positions(config: TransformerConfig, *, causal: bool) -> RelativePositions | None:
+def shaw_positions(config: StackConfig, *, causal: bool) -> RelativePositions | None:
     """The vectors of distances of one self-attention; None if positions are of another kind."""
     if config.positions != "shaw":
         return None
@@ -152,7 +152,7 @@ def shaw_positions(config: TransformerConfig, *, causal: bool) -> RelativePositi
     return RelativePositions(key, config.reach, value_dim=value, causal=causal)
 
 
-def rotary_positions(config: TransformerConfig) -> SinusoidalPositions | None:
+def rotary_positions(config: StackConfig) -> SinusoidalPositions | None:
     """The turns (`kernels.pointwise.Turns`) of all self-attentions; None if positions are of another kind.
 
     Their angles, t / 10000^{2i/d}, are those of a sinusoidal encoding as wide as a head (Su et al. 2021, 3.2.2).
@@ -196,7 +196,7 @@ class Embedding(nn.Module):
         config: settings of the model.
     """
 
-    def __init__(self, table: nn.Embedding, config: TransformerConfig) -> None:
+    def __init__(self, table: nn.Embedding, config: StackConfig) -> None:
         super().__init__()
         self.table = table
         self.scale = math.sqrt(config.width) if config.embedding_scale == "embedding" else 1.0
@@ -230,7 +230,7 @@ class Embedding(nn.Module):
         return normed
 
 
-def _position_vectors(config: TransformerConfig) -> LearnedPositions | SinusoidalPositions | None:
+def _position_vectors(config: StackConfig) -> LearnedPositions | SinusoidalPositions | None:
     if config.positions == "learned":
         return LearnedPositions(config.max_positions, config.width)
     return SinusoidalPositions(config.width, config.sinusoid) if config.positions == "sinusoidal" else None
@@ -260,7 +260,7 @@ class FeedForward(nn.Module):
     GELU's approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). The biases are optional.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
         self.expand = nn.Linear(config.width, config.inner, bias=config.feed_forward_bias)
@@ -283,7 +283,7 @@ class GatedFeedForward(FeedForward):
     as large as W_1.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__(config)
         self.gate = nn.Linear(config.width, config.inner, bias=config.feed_forward_bias)
 
@@ -292,7 +292,7 @@ class GatedFeedForward(FeedForward):
         return self.contract(self.dropout(hidden))  # type: ignore[no-any-return]
 
 
-def _feed_forward(config: TransformerConfig) -> FeedForward:
+def _feed_forward(config: StackConfig) -> FeedForward:
     return GatedFeedForward(config) if config.feed_forward in GATED else FeedForward(config)
 
 
@@ -312,12 +312,12 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(pointwise.product_type(x))
 
 
-def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
+def make_norm(config: StackConfig) -> LayerNorm | RMSNorm:
     """A norm of the kind that the settings say."""
     return (RMSNorm if config.norm_kind == "rms" else LayerNorm)(config.width, eps=config.norm_eps)
 
 
-def _embedding_norm(config: TransformerConfig) -> nn.Module:
+def _embedding_norm(config: StackConfig) -> nn.Module:
     if not config.embedding_norm:
         return nn.Identity()
     return nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_kind == "layer" else make_norm(config)
@@ -332,7 +332,7 @@ class Residual(nn.Module):
     The caller computes ``f``, between the two methods: ``residual.add(x, f(residual.enter(x)))``.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout_of("residual"))
@@ -355,7 +355,7 @@ class Residual(nn.Module):
         return pointwise.add_norm(x, output, self.norm.weight, self.norm.bias, self.norm.eps, p).normed
 
 
-def _attention(config: TransformerConfig, relative: RelativePositions | None = None) -> MultiHeadAttention:
+def _attention(config: StackConfig, relative: RelativePositions | None = None) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.width,
         config.heads,
@@ -378,7 +378,7 @@ class EncoderLayer(nn.Module):
         causal: whether no position will see later ones: a decoder without a source (`models.decoder`).
     """
 
-    def __init__(self, config: TransformerConfig, *, causal: bool = False) -> None:
+    def __init__(self, config: StackConfig, *, causal: bool = False) -> None:
         super().__init__()
         self.self_attention = _attention(config, shaw_positions(config, causal=causal))
         self.self_residual = Residual(config)
@@ -440,7 +440,7 @@ class Decoded(NamedTuple):
 class DecoderLayer(nn.Module):
     """Figure 1, right: masked self-attention, attention to the encoder's memory, the feed-forward network."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config, shaw_positions(config, causal=True))
         self.self_residual = Residual(config)

@@ -13,15 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.attention import KeyValue, Mask
-from multihead.models.config import TransformerConfig
 from multihead.models.guidance import Guidance
 from multihead.models.layers import NO_PLACES, Decoded, DecoderLayer, EncoderLayer, Places
+from multihead.models.stack_config import StackConfig
 
 
 class ParallelEncoderLayer(EncoderLayer):
     """x + dropout(SelfAttention(z) + FFN(z)) with z = norm(x)."""
 
-    def __init__(self, config: TransformerConfig, *, causal: bool = False) -> None:
+    def __init__(self, config: StackConfig, *, causal: bool = False) -> None:
         super().__init__(config, causal=causal)
         del self.feed_forward_residual
 
@@ -38,7 +38,7 @@ class ParallelEncoderLayer(EncoderLayer):
 class ParallelDecoderLayer(DecoderLayer):
     """y + dropout(SelfAttention(z) + CrossAttention(z, memory) + FFN(z)) with z = norm(y)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: StackConfig) -> None:
         super().__init__(config)
         del self.cross_residual, self.feed_forward_residual
 

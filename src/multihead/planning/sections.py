@@ -23,7 +23,7 @@ from multihead.configuration import (
     Settings,
 )
 from multihead.errors import ConfigurationError
-from multihead.models.config import Activation, Positions
+from multihead.models.stack_config import Activation, Positions
 from multihead.planning.corpus_settings import CorpusSettings, parse_corpus
 from multihead.platforms import Device
 from multihead.training.config import Combination

@@ -22,7 +22,8 @@ from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.t5_tokenizer import read_tokenizers
 from multihead.interop.formats.tensors import read_weights
 from multihead.model_folder import CONFIG, COPY_AGAIN, parse_settings, read_json
-from multihead.models.config import GATED, TransformerConfig
+from multihead.models.config import TransformerConfig
+from multihead.models.stack_config import GATED
 
 _FEED_FORWARDS = {
     "relu": "relu",

@@ -34,7 +34,8 @@ from multihead.files import write_errors, write_tensors
 from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, tokenizer_json
 from multihead.interop.formats.parts import TranslatorParts, kind_of, network_refusals
 from multihead.interop.formats.tokenizer_json import write_json
-from multihead.models.config import GATED, TransformerConfig
+from multihead.models.config import TransformerConfig
+from multihead.models.stack_config import GATED
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16")
 """Types of weights, the default first."""

@@ -20,7 +20,8 @@ from multihead.configuration import (
     MOST_WIDTH,
     Settings,
 )
-from multihead.models.config import TransformerConfig, check_heads, check_vocabulary
+from multihead.models.config import check_vocabulary
+from multihead.models.stack_config import StackConfig, check_heads
 
 
 class BertConfig(Settings):
@@ -63,11 +64,9 @@ class BertConfig(Settings):
         return self
 
     @property
-    def layer(self) -> TransformerConfig:
-        """Settings of an encoder layer as a Transformer's: post-norm, GELU, no dropout in the feed-forward network."""
-        return TransformerConfig(
-            source_vocab=self.vocab,
-            target_vocab=self.vocab,
+    def layer(self) -> StackConfig:
+        """Settings of the layers: post-norm, GELU, no dropout in the feed-forward network."""
+        return StackConfig(
             padding_id=self.padding_id,
             width=self.width,
             heads=self.heads,

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from multihead.configuration import MOST_ENTRIES, MOST_INNER, MOST_LAYERS, MOST_WIDTH, Settings
 from multihead.models.bert.config import BertConfig
-from multihead.models.config import check_heads, check_vocabulary
+from multihead.models.config import check_vocabulary
+from multihead.models.stack_config import check_heads
 
 
 class HierarchicalConfig(Settings):

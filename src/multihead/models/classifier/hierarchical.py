@@ -21,9 +21,9 @@ from multihead.attention.pooling import AttentionPool, Pooled
 from multihead.errors import ShapeError
 from multihead.kernels.random import Dropout
 from multihead.models.classifier.config import HierarchicalConfig
-from multihead.models.config import TransformerConfig
 from multihead.models.layers import EncoderLayer, SinusoidalPositions
 from multihead.models.network import initialize
+from multihead.models.stack_config import StackConfig
 
 
 class RecurrentReader(nn.Module):
@@ -57,9 +57,7 @@ class TransformerReader(nn.Module):
 
     def __init__(self, config: HierarchicalConfig) -> None:
         super().__init__()
-        sizes = TransformerConfig(
-            source_vocab=config.vocab,
-            target_vocab=config.vocab,
+        sizes = StackConfig(
             width=config.width,
             heads=config.heads,
             inner=config.inner,

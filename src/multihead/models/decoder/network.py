@@ -72,13 +72,13 @@ class DecoderLM(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.config, layer = config, config.layer
-        self.embedding = Embedding(nn.Embedding(config.vocab, config.width), layer)
+        self.config = config
+        self.embedding = Embedding(nn.Embedding(config.vocab, config.width), config)
         kind = ParallelEncoderLayer if config.block == "parallel" else EncoderLayer
-        self.layers = nn.ModuleList(kind(layer, causal=True) for _ in range(config.decoder_layers))
-        self.norm = make_norm(layer) if layer.has_final_norm else nn.Identity()
-        self.positions = biased_positions(layer, causal=True)
-        self.rotary = rotary_positions(layer)
+        self.layers = nn.ModuleList(kind(config, causal=True) for _ in range(config.decoder_layers))
+        self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
+        self.positions = biased_positions(config, causal=True)
+        self.rotary = rotary_positions(config)
         self.output = nn.Linear(config.width, config.vocab, bias=config.output_bias)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
         initialize(self, config.initialization)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from multihead.configuration import MOST_INNER, MOST_LAYERS, MOST_WIDTH, Settings
-from multihead.models.config import check_heads
+from multihead.models.stack_config import check_heads
 
 PADDING, BEGIN, END, FIRST = 0, 1, 2, 3
 """Symbols of padding, of the beginning and the end of a target, and of the first input."""

@@ -24,12 +24,12 @@ from multihead.attention import Padding, PointerAttention, zero_padding
 from multihead.errors import ShapeError
 from multihead.kernels.linear import Loss
 from multihead.kernels.random import Dropout
-from multihead.models.config import TransformerConfig
 from multihead.models.layers import EncoderLayer, SinusoidalPositions
 from multihead.models.network import initialize
 from multihead.models.pointer.config import FIRST, PADDING, PointerConfig
 from multihead.models.pointer.state import Choices, PointerState
 from multihead.models.recurrent.cells import CellState, Recurrent, run_layers
+from multihead.models.stack_config import StackConfig
 
 
 class Encoded(NamedTuple):
@@ -91,9 +91,7 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, config: PointerConfig) -> None:
         super().__init__()
-        sizes = TransformerConfig(
-            source_vocab=1,
-            target_vocab=1,
+        sizes = StackConfig(
             width=config.width,
             heads=config.heads,
             inner=config.inner,
