@@ -19,7 +19,7 @@ from multihead.data.word_links import WordLinks, WordNumbers
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.align import AlignmentSettings, align, word_matrix
 from multihead.planning.settings import RunConfig
-from multihead.preparing.alignments import GuidedStream, StoredLinks, pair_links
+from multihead.preparing.alignments import StoredLinks, pair_links
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
@@ -200,8 +200,7 @@ def test_the_links_of_a_batch_are_those_of_its_lines(turned_text, numbers, tmp_p
     prepared, links = opened(tmp_path / "run")
     assert config_of(tmp_path / "run").training.alignment_weight == 0.05
     assert prepared.config.left_out == 10
-    stream = GuidedStream(prepared.batches(config_of(tmp_path / "run").training, (0, 0)), links)
-    batch = stream.take()
+    batch = links.attached(prepared.batches(config_of(tmp_path / "run").training, (0, 0)).take())
     assert batch.links is not None
     for row in range(len(batch)):
         words = [

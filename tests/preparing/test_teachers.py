@@ -136,8 +136,8 @@ def test_the_rows_of_a_batch_are_those_of_its_pairs(taught) -> None:
 def test_a_part_of_a_batch_keeps_its_rows(taught) -> None:
     run, _ = taught
     prepared, store = text_of(run), store_of(run)
-    stream = teachers.TaughtStream(prepared.batches(config_of(run).training, (0, 0)), store, 0.5)
-    batch = stream.take()
+    batch = prepared.batches(config_of(run).training, (0, 0)).take()
+    batch = teachers.with_soft_targets(batch, store, 0.5)
     start, stop = 2, len(batch) - 1
     alone = store.gather(batch.indices[start:stop], 0.5)
     part = batch.part(start, stop)

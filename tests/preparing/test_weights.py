@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from multihead.configuration import Launch
+from multihead.data.attached import AttachedStream
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DataError, FormatError, Interrupted
@@ -24,7 +25,7 @@ from multihead.planning.settings import CorpusRecord, RunConfig, TextFile
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.preparing.side_files import lines_per_corpus
-from multihead.preparing.weights import WeightedStream, pair_weights
+from multihead.preparing.weights import pair_weights
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
 from multihead.training.splitting import BothShares, SingleProcess
@@ -140,12 +141,13 @@ def config_of(run: Path) -> RunConfig:
     return RunConfig.model_validate_json((run / "run.json").read_text(encoding="utf-8"))
 
 
-def stream_of(run: Path, folder: Path | None = None) -> tuple[WeightedStream, PreparedText]:
+def stream_of(run: Path, folder: Path | None = None) -> tuple[AttachedStream, PreparedText]:
     config = config_of(run)
     prepared = open_training_text(run, config.data, folder)
     assert config.weights is not None
     weights = pair_weights(run, config.weights, prepared, RunContext(say=lambda _: None))
-    return WeightedStream(prepared.batches(config.training, (0, 0)), weights), prepared
+    stream = prepared.batches(config.training, (0, 0))
+    return AttachedStream(stream, [weights.attached], weights.divisor), prepared
 
 
 @pytest.fixture(scope="module")

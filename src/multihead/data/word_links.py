@@ -9,6 +9,7 @@ word is linked to all tokens of the source words that the word is linked to, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,10 @@ class WordLinks:
 
     def __init__(self, find: Callable[[Int64], Found], source: WordNumbers, target: WordNumbers, weight: float) -> None:
         self._find, self._source, self._target, self._weight = find, source, target, weight
+
+    def attached(self, batch: Batch) -> Batch:
+        """A batch with the links of its tokens."""
+        return replace(batch, links=self.of(batch))
 
     def of(self, batch: Batch) -> Links:
         """The links between the tokens of a batch; its end symbols have none."""

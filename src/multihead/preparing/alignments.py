@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from multihead.data.ahead import Stream
-from multihead.data.batching import Batch, Portion
 from multihead.data.side_store import Arrays, open_side, write_side
 from multihead.data.store import Int64, TokenStore
 from multihead.data.text_files import open_text, split_lines
@@ -100,36 +97,6 @@ class StoredLinks:
         links = self._links[places].astype(np.int64)
         swapped = self._reversed(pairs)[rows]
         return rows, np.where(swapped, links[:, 1], links[:, 0]), np.where(swapped, links[:, 0], links[:, 1])
-
-
-class GuidedStream:
-    """Batches with the links of their tokens.
-
-    Args:
-        stream: the batches.
-        links: the links of all pairs.
-    """
-
-    def __init__(self, stream: Stream, links: WordLinks) -> None:
-        self._stream, self._links = stream, links
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """As `BatchStream.position`."""
-        return self._stream.position
-
-    def take(self) -> Batch:
-        """The next batch."""
-        return self.attached(self._stream.take())
-
-    def take_portion(self, rank: int, size: int) -> Portion:
-        """As `BatchStream.take_portion`."""
-        portion = self._stream.take_portion(rank, size)
-        return replace(portion, rows=self.attached(portion.rows))
-
-    def attached(self, batch: Batch) -> Batch:
-        """A batch with the links of its tokens."""
-        return replace(batch, links=self._links.of(batch))
 
 
 def pair_links(

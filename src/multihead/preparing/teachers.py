@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, weights_digest
-from multihead.data.ahead import Stream
-from multihead.data.batching import Batch, Portion, collate
+from multihead.data.batching import Batch, collate
 from multihead.data.order import batch_order
 from multihead.data.soft_store import FOLDER, SoftDescription, SoftStore, SoftStoreWriter
 from multihead.errors import ConfigurationError, Interrupted
@@ -73,35 +72,9 @@ def load_teacher(folder: Path, like: tuple[Tokenizer, Tokenizer] | None, name: s
     return teacher
 
 
-class TaughtStream:
-    """Batches with the soft targets of their pairs.
-
-    Args:
-        stream: the batches.
-        store: the soft targets of all pairs.
-        weight: share of the soft targets in the loss.
-    """
-
-    def __init__(self, stream: Stream, store: SoftStore, weight: float) -> None:
-        self._stream, self._store, self._weight = stream, store, weight
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """As `BatchStream.position`."""
-        return self._stream.position
-
-    def take(self) -> Batch:
-        """The next batch."""
-        return self.taught(self._stream.take())
-
-    def take_portion(self, rank: int, size: int) -> Portion:
-        """As `BatchStream.take_portion`."""
-        portion = self._stream.take_portion(rank, size)
-        return replace(portion, rows=self.taught(portion.rows))
-
-    def taught(self, batch: Batch) -> Batch:
-        """A batch of pairs as they are stored, with their soft targets."""
-        return replace(batch, soft=self._store.gather(batch.indices, self._weight))
+def with_soft_targets(batch: Batch, store: SoftStore, weight: float) -> Batch:
+    """A batch with the soft targets of its pairs, and their share in the loss; of pairs as they are stored."""
+    return replace(batch, soft=store.gather(batch.indices, weight))
 
 
 def soft_targets(folder: Path, config: RunConfig, prepared: PreparedText, context: RunContext) -> SoftStore:

@@ -22,8 +22,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from multihead.configuration import MOST_FACTOR
-from multihead.data.ahead import Stream
-from multihead.data.batching import Batch, Portion
+from multihead.data.batching import Batch
 from multihead.data.side_store import Arrays, LinesOfPairs, open_side, write_side
 from multihead.data.store import Int64, TokenStore
 from multihead.data.text_files import open_text, split_lines
@@ -89,41 +88,14 @@ class PairWeights:
         """The weights of some pairs."""
         return torch.from_numpy(self._values[self._lines(pairs)].astype(np.float32))
 
+    def attached(self, batch: Batch) -> Batch:
+        """A batch with the weights of its pairs."""
+        return replace(batch, weights=self.of(batch.indices))
+
     def divisor(self, pairs: Int64) -> float:
         """sum_i w_i n_i of some pairs as they are stored."""
         weights = self._values[self._lines(pairs)].astype(np.float64)
         return float((weights * (self._targets.lengths_of(pairs) + 1)).sum())
-
-
-class WeightedStream:
-    """Batches with the weights of their pairs.
-
-    Args:
-        stream: the batches.
-        weights: the weights of all pairs.
-    """
-
-    def __init__(self, stream: Stream, weights: PairWeights) -> None:
-        self._stream, self._weights = stream, weights
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """As `BatchStream.position`."""
-        return self._stream.position
-
-    def take(self) -> Batch:
-        """The next batch."""
-        return self.attached(self._stream.take())
-
-    def take_portion(self, rank: int, size: int) -> Portion:
-        """As `BatchStream.take_portion`."""
-        portion = self._stream.take_portion(rank, size)
-        divisor = None if portion.tokens is None else self._weights.divisor(portion.indices)
-        return replace(portion, rows=self.attached(portion.rows), divisor=divisor)
-
-    def attached(self, batch: Batch) -> Batch:
-        """A batch with the weights of its pairs."""
-        return replace(batch, weights=self._weights.of(batch.indices))
 
 
 def pair_weights(folder: Path, file: TextFile, prepared: PreparedText, context: RunContext) -> PairWeights:

@@ -23,7 +23,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, save_bundle
 from multihead.configuration import build
+from multihead.data.attached import Attach, AttachedStream, attached
 from multihead.data.batching import Batch, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
@@ -134,32 +135,30 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
         return build_network_for(config.model, config.training)
 
     def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
-        stream: Stream = data.batches(config.training, position)
-        attach: list[Callable[[Batch], Batch]] = []
-        if config.teachers and config.training.teacher_weight:
-            from multihead.preparing.teachers import TaughtStream, soft_targets
+        attach: list[Attach] = []
+        divisor = None
+        if config.teachers and (share := config.training.teacher_weight):
+            from multihead.preparing.teachers import soft_targets, with_soft_targets
 
             store = soft_targets(self.folder, config, data, self.context)
-            stream = taught = TaughtStream(stream, store, config.training.teacher_weight)
-            attach.append(taught.taught)
+            attach.append(partial(with_soft_targets, store=store, weight=share))
         if config.weights is not None:
-            from multihead.preparing.weights import WeightedStream, pair_weights
+            from multihead.preparing.weights import pair_weights
 
             weights = pair_weights(self.folder, config.weights, data, self.context)
-            stream = weighted = WeightedStream(stream, weights)
-            attach.append(weighted.attached)
-        if config.alignments is not None and config.training.alignment_weight:
-            from multihead.preparing.alignments import GuidedStream, pair_links
+            attach.append(weights.attached)
+            divisor = weights.divisor
+        if config.alignments is not None and (factor := config.training.alignment_weight):
+            from multihead.preparing.alignments import pair_links
 
-            factor = config.training.alignment_weight
-            stream = guided = GuidedStream(
-                stream, pair_links(self.folder, config.alignments, factor, data, self.context)
-            )
-            attach.append(guided.attached)
+            attach.append(pair_links(self.folder, config.alignments, factor, data, self.context).attached)
+        stream: Stream = data.batches(config.training, position)
+        if attach:
+            stream = AttachedStream(stream, attach, divisor)
 
         def largest() -> list[Batch]:
             found = data.largest(config.training)
-            return [reduce(lambda batch, add: add(batch), attach, batch) for batch in found]
+            return [attached(batch, attach) for batch in found] if attach else found
 
         ahead = take_ahead(stream, self.context.processes, config.training.device)
         if ahead is None:
