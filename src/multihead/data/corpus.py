@@ -270,6 +270,20 @@ def check_complete(paths: Sequence[Path], what: str, expected: int, number: int,
         raise DataError(f"no pair can be used out of {number:,}:\n{report.summary()}", paths[0])
 
 
+def decoded_lines(path: str | Path, report: Report) -> Iterator[tuple[int, str]]:
+    """The lines of one plain or compressed file and their numbers, from 1; what is not UTF-8 is left out and reported.
+
+    Raises:
+        DataError: the file cannot be read (`open_text`, `split_lines`).
+    """
+    with open_text(path) as stream:
+        for number, raw in enumerate(split_lines(stream, path), start=1):
+            try:
+                yield number, raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                report.add(path, number, NOT_UTF8, place_in_line(error))
+
+
 def _valid_pair(
     paths: tuple[Path, Path], number: int, raw_source: bytes, raw_target: bytes, report: Report
 ) -> Pair | None:

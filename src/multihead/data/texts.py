@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from multihead.data.corpus import Report
+from multihead.data.corpus import Report, decoded_lines
 from multihead.data.order import Array
 from multihead.data.store import ParallelStore, TokenStore
 from multihead.data.store_writers import ParallelWriter
-from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.text.tokenizer import Tokenizer
 
 _CHUNK = 1_000
@@ -42,17 +41,11 @@ def read_texts(path: str | Path, report: Report) -> Iterator[Text]:
     """The texts of a plain or compressed file; lines that are not UTF-8 are left out and reported.
 
     Raises:
-        DataError: the file cannot be read (`open_text`, `split_lines`).
+        DataError: the file cannot be read.
     """
-    with open_text(path) as stream:
-        for number, raw in enumerate(split_lines(stream, path), start=1):
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                report.add(path, number, NOT_UTF8, place_in_line(error))
-                continue
-            if text.strip():
-                yield Text(number, text)
+    for number, text in decoded_lines(path, report):
+        if text.strip():
+            yield Text(number, text)
 
 
 def windows(ids: Sequence[int], tokenizer: Tokenizer, size: int) -> list[list[int]]:

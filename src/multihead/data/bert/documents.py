@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multihead.data.corpus import Report
+from multihead.data.corpus import Report, decoded_lines
 from multihead.data.order import Array
 from multihead.data.store import TokenStore
 from multihead.data.store_writers import TokenStoreWriter
-from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.errors import DataError, FormatError
 from multihead.sealed import OpenFolder
 
@@ -43,22 +42,16 @@ def read_documents(path: str | Path, report: Report) -> Iterator[Document]:
     Documents are separated by one or more lines of white space. Lines that are not UTF-8 are left out and reported.
 
     Raises:
-        DataError: the file cannot be read (`open_text`, `split_lines`), or has no sentence.
+        DataError: the file cannot be read, or has no sentence.
     """
     sentences: list[tuple[str, int]] = []
     any_document = False
-    with open_text(path) as stream:
-        for number, raw in enumerate(split_lines(stream, path), start=1):
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                report.add(path, number, NOT_UTF8, place_in_line(error))
-                continue
-            if text.strip():
-                sentences.append((text, number))
-            elif sentences:
-                yield _document(sentences)
-                sentences, any_document = [], True
+    for number, text in decoded_lines(path, report):
+        if text.strip():
+            sentences.append((text, number))
+        elif sentences:
+            yield _document(sentences)
+            sentences, any_document = [], True
     if sentences:
         yield _document(sentences)
     elif not any_document:
