@@ -23,7 +23,7 @@ from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError, InputError, Interrupted
 from multihead.judging.errors import find_errors
 from multihead.metrics.power_law import Training, estimate_gain
-from multihead.models.config import ARCHITECTURES, preset
+from multihead.models.config import ARCHITECTURES, TransformerConfig, preset
 from multihead.planning.choices import CorpusSize, Pace, choose_model, choose_training, usual_epochs
 from multihead.planning.settings import Choices, GivenModel, RunConfig, TrainSettings, read_run
 from multihead.preparing.derived import nested_part
@@ -154,6 +154,11 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
         assert getattr(made, name) == getattr(training, name), name
     tuned = config.model_copy(update={"from_model": GivenModel(path="given", weights="0" * 64)})
     again = build(TrainSettings, training_settings(tuned, part, None), "the settings")
+    if isinstance(model, TransformerConfig):
+        guided = tuned.model_copy(
+            update={"model": model.model_copy(update={"alignment_layer": 1}), "alignments": "ibm1"}
+        )
+        assert training_settings(guided, part, None) == training_settings(tuned, part, None)
     assert again.model_copy(update={"from_model": None}) == settings
     assert again.from_model == Path("given")
     of_adapters = {"lora": 4, "lora_alpha": 8.0, "optimizer": "adam"}

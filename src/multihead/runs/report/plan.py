@@ -39,9 +39,9 @@ _VALIDATIONS, _SHORT = 4, 0.5
 
 _FOLLOWING = (
     *("updates", "budget", "warmup", "average", "validate_every", "log_every"),
-    *("seed", "teacher_weight", "tensorboard", "keep_checkpoints"),
+    *("seed", "teacher_weight", "alignment_weight", "tensorboard", "keep_checkpoints"),
 )
-"""Settings of training that are not those of the run."""
+"""Settings of training that are not those of the run: parts are trained without teachers, weights and alignments."""
 
 
 class ReportSettings(Settings):
@@ -170,7 +170,7 @@ def training_settings(config: RunConfig, part: Part, budget: float | None) -> di
     values: dict[str, Any] = {
         name: getattr(config.model, name)
         for name in network.model_fields
-        if name in TrainSettings.model_fields and name not in FROM_TEXT
+        if name in TrainSettings.model_fields and name not in (*FROM_TEXT, "alignment_layer")
     }
     if values.get("positions") != "learned":
         values.pop("max_positions", None)  # no other positions have a limit
