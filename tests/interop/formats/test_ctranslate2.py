@@ -91,7 +91,7 @@ def test_what_it_cannot_carry_is_named(make_parts: MakeParts) -> None:
     assert "key_dim 8, value_dim 12" in reason
     words = WordPieceTokenizer(["<s>", "<pad>", "</s>", "<unk>", "a"], SpecialIds(1, 3, 2, 2))
     (reason,) = format.refusals(replace(make_parts(), source_tokenizer=words))
-    assert "a tokenizer of the kind WordPieceTokenizer" in reason
+    assert reason == "a source tokenizer of the kind WordPieceTokenizer"
 
 
 def test_the_settings_tell_ctranslate2_of_the_special_symbols(make_parts: MakeParts, tmp_path: Path) -> None:

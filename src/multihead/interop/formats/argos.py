@@ -36,7 +36,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
     if source.digest != target.digest:
         reasons.append("a tokenizer for each language, but a package has one sentencepiece.model")
     elif not isinstance(source, SentencePieceTokenizer):
-        reasons += sentencepiece.refusals(parts)
+        reasons += [reason for reason in sentencepiece.refusals(parts) if reason not in reasons]
     if source.prefix or target.prefix:
         reasons.append("language tokens, which Argos Translate does not put before a source")
     if not parts.source_language or not parts.target_language:

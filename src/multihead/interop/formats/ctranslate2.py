@@ -24,7 +24,7 @@ from torch import Tensor
 
 from multihead.errors import require_package
 from multihead.interop.formats.ctranslate2_card import readme, write_tokenizers
-from multihead.interop.formats.parts import TranslatorParts, kind_of, network_refusals
+from multihead.interop.formats.parts import TranslatorParts, network_refusals, refused_tokenizers
 from multihead.models.layers import Embedding
 from multihead.models.transformer import Transformer
 from multihead.text.hugging_face import HuggingFaceTokenizer
@@ -58,10 +58,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
             reasons.append("two entries of its vocabulary with the same name, and CTranslate2 knows entries by name")
             break
     known = (BytePairTokenizer, SentencePieceTokenizer, HuggingFaceTokenizer)
-    kinds = {kind_of(one) for one in (parts.source_tokenizer, parts.target_tokenizer) if type(one) not in known}
-    for kind in sorted(kinds):
-        reasons.append(f"a tokenizer of the kind {kind}, which the tokenizers beside such a model are not")
-    return reasons
+    return reasons + refused_tokenizers(parts, lambda tokenizer: type(tokenizer) in known)
 
 
 def allowed(_quantization: str) -> float:

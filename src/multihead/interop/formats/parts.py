@@ -6,7 +6,7 @@ translator of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,12 +57,14 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
     return reasons
 
 
-def kind_of(tokenizer: Tokenizer) -> str:
-    """The kind of a tokenizer, for refusals."""
+def _kind_of(tokenizer: Tokenizer) -> str:
+    """What is particular about a tokenizer, for refusals."""
     inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
-    own = "user-defined symbols, " if isinstance(inner, SymbolTokenizer) else ""
-    own = "placeholders, which only multihead copies, " if tokenizer.copied else own
-    return f"{own}{type(tokenizer).__name__}"
+    if tokenizer.copied:
+        return "with placeholders, which only multihead copies"
+    if isinstance(inner, SymbolTokenizer):
+        return "with user-defined symbols"
+    return f"of the kind {type(tokenizer).__name__}"
 
 
 @dataclass(frozen=True)
@@ -129,3 +131,12 @@ class TranslatorParts:
                 f"vocabulary, {target.pad_id} and {target.eos_id} in the target vocabulary, and the network pads with "
                 f"{self.config.padding_id}: they must be the same"
             )
+
+
+def refused_tokenizers(parts: TranslatorParts, is_supported: Callable[[Tokenizer], bool]) -> list[str]:
+    """The tokenizers that a format does not support, as reasons: both in one if they are alike."""
+    sides = {"source": parts.source_tokenizer, "target": parts.target_tokenizer}
+    kinds = {side: _kind_of(tokenizer) for side, tokenizer in sides.items() if not is_supported(tokenizer)}
+    if len(kinds) == len(sides) and len(set(kinds.values())) == 1:
+        return [f"tokenizers {kinds['source']}"]
+    return [f"a {side} tokenizer {kind}" for side, kind in kinds.items()]

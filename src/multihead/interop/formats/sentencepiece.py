@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import InputError, require_package
-from multihead.interop.formats.parts import TranslatorParts, kind_of
+from multihead.interop.formats.parts import TranslatorParts, refused_tokenizers
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.user_symbols import SymbolTokenizer
@@ -35,8 +35,7 @@ SHARED, SEPARATE = ("sentencepiece.model",), ("source.spm", "target.spm")
 
 def refusals(parts: TranslatorParts) -> list[str]:
     """Why the tokenizers cannot be written as SentencePiece models; empty if they can."""
-    sides = (("source", parts.source_tokenizer), ("target", parts.target_tokenizer))
-    return [f"the {side} tokenizer has {kind_of(one)}" for side, one in sides if not _is_convertible(one)]
+    return refused_tokenizers(parts, _is_convertible)
 
 
 def inexact(parts: TranslatorParts) -> str | None:

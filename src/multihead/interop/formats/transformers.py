@@ -32,7 +32,7 @@ from torch import Tensor
 
 from multihead.files import write_errors, write_tensors
 from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, tokenizer_json
-from multihead.interop.formats.parts import TranslatorParts, kind_of, network_refusals
+from multihead.interop.formats.parts import TranslatorParts, network_refusals, refused_tokenizers
 from multihead.interop.formats.tokenizer_json import write_json
 from multihead.models.config import TransformerConfig
 from multihead.models.stack_config import GATED
@@ -127,12 +127,7 @@ def attention_refusals(config: TransformerConfig, *, rotary: bool = False) -> li
 
 def tokenizer_refusals(parts: TranslatorParts) -> list[str]:
     """Tokenizers that cannot be written as ``tokenizer.json``."""
-    sides = (("source", parts.source_tokenizer), ("target", parts.target_tokenizer))
-    return [
-        f"a {side} tokenizer of the kind {kind_of(tokenizer)}"
-        for side, tokenizer in sides
-        if not tokenizer_json.is_supported(tokenizer)
-    ]
+    return refused_tokenizers(parts, tokenizer_json.is_supported)
 
 
 def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -> None:
