@@ -145,7 +145,7 @@ def configure_process(*, distributed: bool = False) -> None:
     if size > 1 and not distributed:
         raise ConfigurationError(
             f"torchrun started {size} processes, and this command works in one: start it without torchrun "
-            "(several processes are for `multihead train`)"
+            "(several processes train a translator: `multihead train`)"
         )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what a Mac's GPU lacks is computed on the processor
