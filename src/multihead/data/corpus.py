@@ -114,6 +114,13 @@ class Report:
         if len(group.lines) < _NAMED_LINES:
             group.lines.append(line)
 
+    def lines_left_out(self) -> str | None:
+        """The first fault and their number in words, of a text whose lines are no pairs; None without faults."""
+        if not self.faults:
+            return None
+        first = self.faults[0]
+        return f"{first.path}:{first.line}: {first.reason} ({first.detail}); {self.left_out:,} such lines are left out"
+
     def merge(self, later: Report) -> None:
         """Record what another report has, as if it had been recorded here."""
         self.faults.extend(later.faults[: max(self._limit - len(self.faults), 0)])

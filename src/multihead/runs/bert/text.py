@@ -92,11 +92,8 @@ def store_text(settings: PretrainSettings, folder: Path, choices: Choices, conte
 
     store("train", source.read(report, validating=False))
     store("valid", source.read(Report(), validating=True) if valid is None else read_documents(valid.path, report))
-    if report.left_out:
-        first = report.faults[0]
-        context.say(
-            f"{first.path}:{first.line}: {first.reason} ({first.detail}); {report.left_out:,} such lines are left out"
-        )
+    if (faults := report.lines_left_out()) is not None:
+        context.say(faults)
     return PretrainText(
         text=file_record(found),
         valid=None if valid is None else file_record(valid),

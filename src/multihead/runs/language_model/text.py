@@ -99,11 +99,8 @@ def store_text(settings: TrainSettings, folder: Path, choices: Choices, context:
     store("valid", counted)
     if not counted.texts:
         raise DataError("no text in it: every line is empty", settings.valid_target)
-    if report.left_out:
-        first = report.faults[0]
-        context.say(
-            f"{first.path}:{first.line}: {first.reason} ({first.detail}); {report.left_out:,} such lines are left out"
-        )
+    if (faults := report.lines_left_out()) is not None:
+        context.say(faults)
     return LanguageModelText(
         text=file_record(found),
         valid=None if valid is None else file_record(valid),
