@@ -92,6 +92,18 @@ class Terms:
             rows.sort(key=lambda row: -len(row[0]))  # stable: as in the list
         return index
 
+    @cached_property
+    def _kept(self) -> dict[str, Terms]:
+        """What `without_copies` has found, by the digest of the tokenizer: every request asks again."""
+        return {}
+
+    def without_copies(self, tokenizer: Tokenizer) -> Terms:
+        """The terms in which this tokenizer copies nothing."""
+        if tokenizer.digest not in self._kept:
+            own = (one for one in self.entries if not any(map(tokenizer.copies, (one.source, one.lemma))))
+            self._kept[tokenizer.digest] = Terms(tuple(own))
+        return self._kept[tokenizer.digest]
+
     def annotate(self, source: str, wanted: Callable[[Term, int], bool] = lambda _term, _place: True) -> str:
         """The source with its terms annotated, the first `MOST`.
 
@@ -204,6 +216,4 @@ def for_sources(terms: Terms, tokenizer: Tokenizer) -> Terms:
             "terms: this model was trained without them (train --terms FILE), so it cannot inflect any; give phrases "
             "that must appear as they are (--phrases), or leave terms out"
         )
-    if not tokenizer.copied:
-        return terms
-    return Terms(tuple(one for one in terms.entries if not any(map(tokenizer.copies, (one.source, one.lemma)))))
+    return terms.without_copies(tokenizer) if tokenizer.copied else terms
