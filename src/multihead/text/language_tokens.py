@@ -108,26 +108,18 @@ class LanguageTokenizer(WrappedTokenizer):
         Raises:
             FormatError: the string is damaged.
         """
-        try:
-            fields = json.loads(text)
-            languages, inner = fields["languages"], json.dumps(fields["inner"], ensure_ascii=False)
-        except (KeyError, TypeError, ValueError, RecursionError):
-            raise FormatError("this tokenizer with languages is damaged: fields are missing or wrong") from None
+        name = "tokenizer with languages"
+        languages, inner = cls.read_file(text, name, lambda fields: fields["languages"])
         if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
-            raise FormatError("this tokenizer with languages is damaged: its languages are no list of codes")
+            raise FormatError(f"this {name} is damaged: its languages are no list of codes")
         try:
             return cls(Tokenizer.from_json(inner), languages)
         except ConfigurationError as error:
-            raise FormatError(f"this tokenizer with languages is damaged: {error}") from None
+            raise FormatError(f"this {name} is damaged: {error}") from None
 
     def to_json(self) -> str:
         """The content of the file."""
-        fields = {
-            "multihead_tokenizer": self.kind,
-            "languages": self.languages,
-            "inner": json.loads(self.inner.to_json()),
-        }
-        return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+        return self.file(self.kind, languages=self.languages)
 
     @cached_property
     def digest(self) -> str:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from multihead.errors import ConfigurationError, FormatError, shown
+from multihead.errors import ConfigurationError, shown
 from multihead.text.patterns import check_pattern
 from multihead.text.spans import Span, find_spans
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
@@ -190,8 +190,12 @@ def find(rules: tuple[Rule, ...], text: str) -> Spans:
     return Spans(text, tuple((str(match.lastgroup), match.span()) for match in matches if match.end() > match.start()))
 
 
+@lru_cache(maxsize=4096)
 def mask(rules: tuple[Rule, ...], text: str) -> Masked:
-    """A source to translate: all spans are replaced, of each kind the first `COUNT`."""
+    """A source to translate: all spans are replaced, of each kind the first `COUNT`.
+
+    It is cached, since a source is read when it is encoded, searched for and filled in again.
+    """
     spans, counts = find(rules, text), Counter[str]()
     chosen: list[str | None] = []
     for name, _ in spans.found:
@@ -294,29 +298,18 @@ class PlaceholderTokenizer(SymbolTokenizer):
         Raises:
             FormatError: the string is damaged.
         """
-        try:
-            fields = json.loads(text)
+
+        def own(fields: dict[str, Any]) -> tuple[list[str], list[Rule]]:
             rules = [(str(name), str(pattern)) for name, pattern in fields["rules"]]
-            symbols, inner = list(map(str, fields["symbols"])), json.dumps(fields["inner"], ensure_ascii=False)
-        except (KeyError, TypeError, ValueError, RecursionError):
-            raise FormatError("this tokenizer with placeholders is damaged: fields are missing or wrong") from None
-        pairs = Tokenizer.from_json(inner)
-        if not isinstance(pairs, BytePairTokenizer):
-            raise FormatError(f"this tokenizer with placeholders is damaged: its inner one is a {type(pairs).__name__}")
-        try:
-            return cls(pairs, symbols, rules)
-        except ConfigurationError as error:
-            raise FormatError(f"this tokenizer with placeholders is damaged: {error}") from None
+            return list(map(str, fields["symbols"])), rules
+
+        name = "tokenizer with placeholders"
+        (symbols, rules), inner = cls.read_file(text, name, own)
+        return cls._around(inner, name, lambda pairs: cls(pairs, symbols, rules))
 
     def to_json(self) -> str:
         """The content of the file."""
-        fields = {
-            "multihead_tokenizer": self.kind,
-            "rules": self.rules,
-            "symbols": self.own_symbols,
-            "inner": json.loads(self.pairs.to_json()),
-        }
-        return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+        return self.file(self.kind, rules=self.rules, symbols=self.own_symbols)
 
     @cached_property
     def digest(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from multihead.errors import FormatError, require_package
+from multihead.errors import require_package
 from multihead.text.tokenizer import Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import check_unicode
 
@@ -116,22 +116,13 @@ class PreparedTokenizer(WrappedTokenizer):
         Raises:
             FormatError: the string is damaged.
         """
-        try:
-            fields = json.loads(text)
-            preparation = Preparation(**fields["preparation"])
-            inner = json.dumps(fields["inner"], ensure_ascii=False)
-        except (KeyError, TypeError, ValueError, RecursionError):
-            raise FormatError("this prepared tokenizer is damaged: fields are missing or wrong") from None
+        name = "prepared tokenizer"
+        preparation, inner = cls.read_file(text, name, lambda fields: Preparation(**fields["preparation"]))
         return cls(Tokenizer.from_json(inner), preparation)
 
     def to_json(self) -> str:
         """The content of the file."""
-        fields = {
-            "multihead_tokenizer": self.kind,
-            "preparation": asdict(self.preparation),
-            "inner": json.loads(self.inner.to_json()),
-        }
-        return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+        return self.file(self.kind, preparation=asdict(self.preparation))
 
     @cached_property
     def digest(self) -> str:

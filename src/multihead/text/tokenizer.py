@@ -19,14 +19,15 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tokenizers
 
-from multihead.errors import InputError
+from multihead.errors import FormatError, InputError
 from multihead.sealed import OpenFolder
 from multihead.text import learning, vocabulary
 from multihead.text.spans import Span, find_spans
@@ -41,6 +42,8 @@ from multihead.text.vocabulary import (
     spelled_entries,
     visible,
 )
+
+T = TypeVar("T")
 
 STANDARD = Specials()
 
@@ -297,6 +300,9 @@ class Tokenizer(ABC):
 class WrappedTokenizer(Tokenizer):
     """A tokenizer with the entries and ids of another; subclasses change how texts are encoded or decoded.
 
+    The file of one is a JSON object with its kind, fields of its own (`file`), and that of the other as ``inner``
+    (`read_file`).
+
     Args:
         inner: the other tokenizer.
     """
@@ -307,6 +313,25 @@ class WrappedTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         return self.inner.to_json()
+
+    def file(self, kind: str, **own: Any) -> str:
+        """The content of a file of this kind, with its own fields."""
+        fields = {"multihead_tokenizer": kind, **own, "inner": json.loads(self.inner.to_json())}
+        return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+
+    @staticmethod
+    def read_file(text: str, name: str, read: Callable[[dict[str, Any]], T]) -> tuple[T, str]:
+        """The own fields of such a file, as ``read`` gives them, and the file of the inner tokenizer.
+
+        Raises:
+            FormatError: the file of this ``name`` is damaged; ``read`` may also raise what a missing or wrong field
+                causes: KeyError, TypeError or ValueError.
+        """
+        try:
+            fields = json.loads(text)
+            return read(fields), json.dumps(fields["inner"], ensure_ascii=False)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise FormatError(f"this {name} is damaged: fields are missing or wrong") from None
 
     @property
     def digest(self) -> str:

@@ -21,8 +21,9 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import tokenizers
 
@@ -31,6 +32,8 @@ from multihead.text import learning
 from multihead.text.terms import OF_SOURCES
 from multihead.text.tokenizer import STANDARD, BytePairTokenizer, Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import MARK, Specials, assemble, check_unicode
+
+T = TypeVar("T")
 
 _LONGEST = 100
 _MOST = 10_000
@@ -103,29 +106,30 @@ class SymbolTokenizer(WrappedTokenizer):
         Raises:
             FormatError: the string is damaged.
         """
-        try:
-            fields = json.loads(text)
-            symbols, inner = fields["symbols"], json.dumps(fields["inner"], ensure_ascii=False)
-        except (KeyError, TypeError, ValueError, RecursionError):
-            raise FormatError("this tokenizer with symbols is damaged: fields are missing or wrong") from None
+        name = "tokenizer with symbols"
+        symbols, inner = cls.read_file(text, name, lambda fields: fields["symbols"])
         if not isinstance(symbols, list) or not symbols or not all(isinstance(symbol, str) for symbol in symbols):
-            raise FormatError("this tokenizer with symbols is damaged: its symbols are no list of texts")
+            raise FormatError(f"this {name} is damaged: its symbols are no list of texts")
+        return cls._around(inner, name, lambda pairs: cls(pairs, symbols))
+
+    @staticmethod
+    def _around(inner: str, name: str, make: Callable[[BytePairTokenizer], T]) -> T:
+        """What ``make`` makes of the inner tokenizer of a file.
+
+        Raises:
+            FormatError: the file of this ``name`` is damaged.
+        """
         pairs = Tokenizer.from_json(inner)
         if not isinstance(pairs, BytePairTokenizer):
-            raise FormatError(f"this tokenizer with symbols is damaged: its inner one is a {type(pairs).__name__}")
+            raise FormatError(f"this {name} is damaged: its inner one is a {type(pairs).__name__}")
         try:
-            return cls(pairs, symbols)
+            return make(pairs)
         except ConfigurationError as error:
-            raise FormatError(f"this tokenizer with symbols is damaged: {error}") from None
+            raise FormatError(f"this {name} is damaged: {error}") from None
 
     def to_json(self) -> str:
         """The content of the file."""
-        fields = {
-            "multihead_tokenizer": self.kind,
-            "symbols": self.symbols,
-            "inner": json.loads(self.pairs.to_json()),
-        }
-        return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+        return self.file(self.kind, symbols=self.symbols)
 
     @cached_property
     def digest(self) -> str:
