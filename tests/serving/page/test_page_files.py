@@ -39,9 +39,13 @@ def downloads(page: Any, tmp_path: Path) -> Iterator[Callable[[], tuple[str, byt
     folder.mkdir()
     page.chrome.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 
+    def partial(path: Path) -> bool:
+        return path.suffix == ".crdownload"
+
     def download() -> tuple[str, bytes]:
         page.find("#file-download").click()
-        (path,) = page.until(lambda: [one for one in folder.iterdir() if one.suffix != ".crdownload"])
+        # Chromium reserves the name with an empty file, and moves the finished file over it.
+        (path,) = page.until(lambda: [one for one in folder.iterdir() if not partial(one) and one.stat().st_size])
         found = path.name, path.read_bytes()
         path.unlink()
         return found
