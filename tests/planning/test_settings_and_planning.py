@@ -62,6 +62,7 @@ OTHER = {
     "symbols": ["<pad>", "<unknown>", "<begin>", "<end>"],
     "user_symbols": ["<b>", "</b>"],
     "placeholders": ["numbers,urls"],
+    "context": 2,
     "min_tokens": 3,
     "max_tokens": 33,
     "held_out": 17,
@@ -151,7 +152,10 @@ OTHER = {
     "seed": 42,
 }
 """A value for every field that no rule would choose."""
-SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols", "placeholders")
+SUBWORDS = (
+    *("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols"),
+    *("user_symbols", "placeholders", "context"),
+)
 GIVEN = (
     "from_model",
     "lora",
@@ -165,8 +169,8 @@ GIVEN = (
 )
 """Fields of other models, and what only goes with them."""
 TOGETHER = [
-    ["held_out", "budget", "corpus", *GIVEN, "valid"],
-    ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target"],
+    ["held_out", "budget", "corpus", *GIVEN, "valid", "context"],
+    ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target", "placeholders", "terms"],
     [*("valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", "compile"), *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""

@@ -152,6 +152,11 @@ class OnEngine:
         names = [name for source in self.sources for name in storage.expand(source)]
         text = ShardedText.read(names, self.column, self.prefixes, self.phrases)
         translator = _load(models).searching(**wishes)
+        if translator.bundle.source_tokenizer.context:
+            raise ConfigurationError(
+                "a model with context reads the lines before each one, which the other processes of --engine and the "
+                "rows of a table do not have: leave --engine out, and write lines"
+            )
         options = options_of(translator)
         table = TranslationTable.of(translator.bundle, options) if is_table(self.output) else None
         matter = threads_matter(translator, options, text.files)

@@ -87,12 +87,14 @@ def heads(
     check_parallel(source, target)
     configure_process()
     from multihead.judging.heads import all_heads, head_importance, parse_head, work
+    from multihead.text.context import in_context
 
     chosen = [parse_head(name) for name in dict.fromkeys(names)]
     translator = load_translator(model, wishes, threads, device, languages)
     chosen = chosen or all_heads(translator.bundle.model)
     translated = len(chosen) if wanted is None else wanted
     sources, references = (list(islice(read_lines(path), lines)) for path in (source, target))
+    sources = in_context(translator.bundle.source_tokenizer, sources)
     with counter("read", "sentences", work(len(sources), len(chosen), translated)) as count:
         found = head_importance(
             translator,

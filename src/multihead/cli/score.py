@@ -83,13 +83,15 @@ def score(
 
     def make(translator: Translator) -> PairFunction:
         from multihead.judging import score as workflow
+        from multihead.text.context import Documents
 
         own = translator.search_settings().alpha if normalize or wishes else 0.0
         settings = build(Search, {"alpha": own, **wishes}, "the search")
-        total = workflow.Perplexity()
+        total, documents = workflow.Perplexity(), Documents(translator.bundle.source_tokenizer.context)
         totals.append(total)
 
         def score_lines(sources: list[str], targets: list[str], count: Any) -> list[str]:
+            sources = list(map(documents.add, sources))
             scored = workflow.score(translator, sources, targets, batch_tokens=flags.batch_tokens, progress=count)
             total.add(scored)
             return [row_of(one, settings) for one in scored]

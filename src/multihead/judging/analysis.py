@@ -145,6 +145,26 @@ def with_copies(analysis: PairAnalysis, tokenizer: Tokenizer, source: str) -> Pa
     )
 
 
+def without_context(analysis: PairAnalysis, ids: Sequence[int], tokenizer: Tokenizer) -> PairAnalysis:
+    """The analysis without the words of the context; what these received of the attention is missing from 1.
+
+    Args:
+        analysis: of a source with these ids.
+        ids: without end symbol.
+        tokenizer: of sources.
+    """
+    from multihead.text.context import BREAK
+
+    pieces = [tokenizer.vocabulary[i] for i in ids]
+    if BREAK not in pieces:
+        return analysis
+    end = len(pieces) - pieces[::-1].index(BREAK)
+    words = len(split_units(tokenizer.entries, ids[:end]).texts)
+    weights = None if analysis.weights is None else [row[words:] for row in analysis.weights]
+    links = [(source - words, target) for source, target in analysis.links if source >= words]
+    return replace(analysis, source_words=analysis.source_words[words:], weights=weights, links=links)
+
+
 def analyze_tokens(
     translator: Translator,
     sources: Sequence[list[int]],

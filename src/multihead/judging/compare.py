@@ -31,6 +31,7 @@ from multihead.metrics.significance import (
     check_score_settings,
     score_systems,
 )
+from multihead.text.context import in_context
 from multihead.text.vocabulary import visible
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
@@ -282,7 +283,8 @@ def compare(
             found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
         else:
             assert sources is not None
-            found = translator.translations(sources, batch_tokens=batch_tokens, progress=progress)
+            texts = in_context(translator.bundle.source_tokenizer, sources)
+            found = translator.translations(texts, batch_tokens=batch_tokens, progress=progress)
             language = language or translator.bundle.target_language
         outputs.append([one.text for one in found])
         cuts.append([number for number, one in enumerate(found, start=1) if not one.finished])

@@ -20,6 +20,7 @@ from multihead.judging.compare import format_scores, is_model, load_system
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import MetricScore, SystemScores, check_score_settings, score_systems
+from multihead.text.context import in_context
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
@@ -148,7 +149,8 @@ def evaluate(
         request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
     if request.several:
         raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
-    found = [row[0] for row in (run or translator.run)(request.with_texts(sources, request.weights), progress)]
+    texts = in_context(translator.bundle.source_tokenizer, sources)
+    found = [row[0] for row in (run or translator.run)(request.with_texts(texts, request.weights), progress)]
     seconds = time.monotonic() - started
     hypotheses = [translation.text for translation in found]
     language = language or translator.bundle.target_language or language_of(target)
@@ -190,5 +192,6 @@ def _translations(
     translator = load_system(system, load)
     if translator is None:
         return list(read_lines(str(system)))
-    request = TranslationRequest(translator.search_settings(**search), sources, batch_tokens=batch_tokens)
+    texts = in_context(translator.bundle.source_tokenizer, sources)
+    request = TranslationRequest(translator.search_settings(**search), texts, batch_tokens=batch_tokens)
     return [row[0].text for row in translator.run(request, progress)]

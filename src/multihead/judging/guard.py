@@ -20,6 +20,7 @@ from multihead.errors import InputError
 from multihead.judging import guard_signs
 from multihead.judging.analysis import analyze_pairs
 from multihead.judging.guard_signs import MIN_ATTENTION, SIGNS, GuardMode, GuardSettings
+from multihead.text.context import own_text
 from multihead.translating.consensus import consensus
 from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import Translation
@@ -108,20 +109,22 @@ def assess(
     work = [place for place, text in enumerate(texts) if text.strip()]
     read = translator.bundle.source_tokenizer.encode_batch([texts[place] for place in work])
     languages = translator.bundle.source_language, translator.bundle.target_language
+    context = translator.bundle.source_tokenizer.context
     paraphrase = languages[0] is not None and languages[0] == languages[1]
     for place, ids in zip(work, read, strict=True):
         translation = translations[place]
-        signs = guard_signs.text_signs(texts[place], translation.text)
+        signs = guard_signs.text_signs(own_text(texts[place]), translation.text)
         if paraphrase:
             del signs["copy"]
-        signs["length"] = guard_signs.length(len(ids) + 1, translation.tokens, translator.lengths)
+        if not context:  # beside which a length, and what was read, say little
+            signs["length"] = guard_signs.length(len(ids) + 1, translation.tokens, translator.lengths)
         signs["doubt"] = -translation.log_probability / max(translation.tokens, 1)
         measured[place] = signs
     if settings.closer:
         pairs = [texts[place] for place in work], [translations[place].text for place in work]
         for place, found in zip(work, analyze_pairs(translator, *pairs, alternatives=0), strict=True):
             measured[place]["surprise"] = -math.log(max(min(p.probability for p in found.pieces), _TINY))
-            if found.weights is not None:
+            if found.weights is not None and not context:
                 measured[place]["coverage"] = _uncovered_share(found.weights, len(found.source_words))
     return [_guarded(*each, settings) for each in zip(translations, measured, strict=True)]
 

@@ -24,6 +24,7 @@ from multihead.errors import DataError
 from multihead.judging.error_rate_training import Places, Table, maximize
 from multihead.metrics.bleu_counts import Counts, bleu_counts, bleu_of
 from multihead.metrics.scores import Tokenizer, bleu_metric
+from multihead.text.context import in_context
 from multihead.translating.choosing import FEATURES, Features, as_array, measure
 from multihead.translating.request import TranslationRequest, Weights
 from multihead.translating.translator import Translator
@@ -135,6 +136,7 @@ def tune(
             f"weights are found on one half and tried on the other: expected at least {MIN_LINES} lines", source
         )
     language = language or translator.bundle.target_language or language_of(target)
+    sources = in_context(translator.bundle.source_tokenizer, sources)
     return tune_texts(translator, sources, references, request, language=language, tokenize=tokenize, progress=progress)
 
 

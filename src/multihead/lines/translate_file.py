@@ -5,6 +5,7 @@ The output has a translation for each line, in order, and the same bytes however
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import islice
@@ -78,8 +79,11 @@ def translate_file(
         if file is None:
             return
         begin(file.lines)
-        lines = islice(read_lines(source.path), file.lines, None)
-        for window in translated(translator, lines, options, done=file.lines, files=files, progress=progress):
+        lines = read_lines(source.path)
+        before = deque(islice(lines, file.lines), maxlen=translator.bundle.source_tokenizer.context)
+        for window in translated(
+            translator, lines, options, done=file.lines, files=files, progress=progress, before=before
+        ):
             file.append(window.rows, window.lines)
             for one in window.remarks:
                 remark(one)

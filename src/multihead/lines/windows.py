@@ -16,10 +16,10 @@ words has one row, of score 0 and no text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from multihead.errors import ConfigurationError
 from multihead.judging.guard import GuardedTranslation, assess, retry
@@ -29,6 +29,9 @@ from multihead.translating.lengths import SplitLine, join_parts, split_long_line
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import RoomError, Translation
 from multihead.translating.translator import Translator
+
+if TYPE_CHECKING:
+    from multihead.text.context import Documents
 
 T = TypeVar("T")
 
@@ -155,6 +158,7 @@ def translated(
     done: int = 0,
     files: SideFiles | None = None,
     progress: Callable[[int], None] | None = None,
+    before: Iterable[str] = (),
 ) -> Iterator[Window]:
     """Translate lines as they come.
 
@@ -165,11 +169,13 @@ def translated(
         done: number of lines before them.
         files: constraints of single lines; their files include the lines before.
         progress: called with the number of newly finished lines.
+        before: the last of the lines before them, for a model that reads them as context (`Tokenizer.context` many).
 
     Raises:
         DataError: a side file does not fit the lines; names file and line.
     """
     translator = translator.searching(**options.request.search.model_dump())
+    documents = _documents(translator, before)
     reader = None if files is None else files.open(done)
     bundle = translator.bundle
     cut = partial(split_long_lines, bundle.source_tokenizer, language=bundle.source_language)
@@ -177,7 +183,7 @@ def translated(
         constraints = LineConstraints() if reader is None else reader.read(window)
         split = cut(window, options.max_source, constraints.any_at, options.max_sentence)
         try:
-            results = _translate_window(translator, split, options, constraints, progress)
+            results = _translate_window(translator, _parts(window, split, documents), options, constraints, progress)
         except RoomError as error:
             assert reader is not None  # only a line with constraints lacks room; it is never cut
             number = done + 1 + [place for place, line in enumerate(split) for _ in line.texts][error.place]
@@ -194,9 +200,29 @@ def translated(
         reader.end()
 
 
+def _documents(translator: Translator, before: Iterable[str]) -> Documents | None:
+    """What puts context before lines that follow some; None for a model without."""
+    sentences = translator.bundle.source_tokenizer.context
+    if not sentences:
+        return None
+    from multihead.text.context import Documents
+
+    documents = Documents(sentences)
+    for line in before:
+        documents.add(line)
+    return documents
+
+
+def _parts(window: Sequence[str], lines: Sequence[SplitLine], documents: Documents | None) -> list[Sequence[str]]:
+    """The texts of each line, as the model reads them."""
+    if documents is None:
+        return [line.texts for line in lines]
+    return [documents.add_parts(text, line.texts) for text, line in zip(window, lines, strict=True)]
+
+
 def _translate_window(
     translator: Translator,
-    lines: Sequence[SplitLine],
+    lines: Sequence[Sequence[str]],
     options: LineOptions,
     constraints: LineConstraints,
     progress: Callable[[int], None] | None,
@@ -204,20 +230,20 @@ def _translate_window(
     """The results of each line's parts."""
     request = replace(
         options.request,
-        texts=[text for line in lines for text in line.texts],
+        texts=[text for line in lines for text in line],
         prefixes=_for_texts(constraints.prefixes, lines),
         phrases=_for_texts(constraints.phrases, lines),
     )
     tell = None if progress is None else _in_lines(progress, len(lines), len(request.texts))
     results = iter(translate_texts(translator, request, options.guard, tell))
-    return [[next(results) for _ in line.texts] for line in lines]
+    return [[next(results) for _ in line] for line in lines]
 
 
-def _for_texts(constraints: Sequence[T] | None, lines: Sequence[SplitLine]) -> list[T] | None:
+def _for_texts(constraints: Sequence[T] | None, lines: Sequence[Sequence[str]]) -> list[T] | None:
     """The constraints of lines, for each of their texts."""
     if constraints is None:
         return None
-    return [own for own, line in zip(constraints, lines, strict=True) for _ in line.texts]
+    return [own for own, line in zip(constraints, lines, strict=True) for _ in line]
 
 
 def _in_lines(progress: Callable[[int], None], lines: int, texts: int) -> Callable[[int], None]:

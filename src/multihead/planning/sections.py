@@ -166,6 +166,10 @@ class Subwords(Settings):
     """What is copied exactly: some of numbers, urls, emails, markup, with commas between them; or name=REGEX. Repeat it
     for several."""
 
+    context: int | None = Field(default=None, ge=1, le=20)
+    """Sentences before each one that are read with it, in the same document; blank lines on both sides end a document.
+    """
+
     @field_validator("placeholders", mode="before")
     @classmethod
     def _list(cls, value: object) -> object:

@@ -65,6 +65,8 @@ class PrepareSettings(Place, Text, Subwords, Chance):
         _refuse(self, "valid", "valid_source", "name every validation file in one way: the first as valid, too")
         for name in SUBWORDS:
             _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
+        for name in ("placeholders", "terms"):
+            _refuse(self, "context", name, "what the sentences before contain is not of this one")
         if self.temperature is None and self.temperature_over is not None:
             raise ValueError("temperature_over is given without temperature: name one, or leave it out")
         for name in ("corpus", "valid"):
@@ -120,6 +122,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             _refuse(self, "teacher", name, "a teacher brings its own subwords")
 
     def _alignments_agree(self) -> None:
+        _refuse(self, "context", "alignments", "the words of the sentences before are aligned with nothing")
         if self.alignment_weight is not None and self.alignments is None:
             raise ValueError("alignment_weight is given without alignments: name a file, or ibm1, or leave it out")
         if self.alignments is not None and self.compile:

@@ -121,6 +121,11 @@ def pair_links(
         FormatError: the stored links are damaged.
         Interrupted: the run was asked to stop.
     """
+    if prepared.source_tokenizer.context:
+        raise ConfigurationError(
+            "alignments: sources have sentences before them, whose words are aligned with nothing: leave alignments "
+            "out, or train without context"
+        )
     if origin != IBM1 and (prepared.target_tokenizer.copied or knows_terms(prepared.source_tokenizer)):
         raise ConfigurationError(
             f"{origin.path}: the words of this text are not those of its files, because of placeholders or terms: let "

@@ -33,6 +33,7 @@ from multihead.data.store_writers import ParallelWriter, Sizes
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import remove, sha256_of, write_errors, write_text
 from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings, pick_fields
+from multihead.preparing.context import with_documents
 from multihead.preparing.corpora import (
     TextFiles,
     WeightedCorpus,
@@ -175,6 +176,7 @@ def write_data(
         Interrupted: ``context.stop_signal`` returned a signal.
     """
     data, joiner = folder / "data", Joiner(len(files.train))
+    files = with_documents(files, choices.requested("context") or (0 if given is None else given.source.context))
     held_out, vocabulary, begun = _begin(choices, files, folder, context, given, journal, joiner)
     shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
     longest = choose_longest(choices)

@@ -19,6 +19,7 @@ from multihead.files import write_errors
 from multihead.planning.choices import choose_vocabulary
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
+from multihead.text.context import learn_with_context, own_text
 from multihead.text.language_tokens import with_languages
 from multihead.text.learning import LONGEST
 from multihead.text.placeholders import learn_with_placeholders, mask_pairs, parse_rules
@@ -81,7 +82,8 @@ def choose_terms(choices: Choices, tokenizer: Tokenizer) -> Terms | None:
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
     """The vocabulary of a given model; how it was learned is unknown."""
     decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
-    choices.reasons |= dict.fromkeys(("vocab_size", "shared_vocabulary"), "the given model's")
+    kept = ("vocab_size", "shared_vocabulary", *(("context",) if source.context else ()))
+    choices.reasons |= dict.fromkeys(kept, "the given model's")
     return Vocabulary(source.plain, target.plain, decisions)
 
 
@@ -103,16 +105,17 @@ def learn_vocabulary(
     own = (*own, *(OF_SOURCES if choices.requested("terms") else ()))
     rules = parse_rules(choices.take("placeholders", lambda: ((), "nothing is copied by default")))
     options |= {"symbols": own, "rules": rules}
-    sides: list[Sequence[str]] = [[pair.source for pair in pairs], [pair.target for pair in pairs]]
+    of_sources = choose_context(choices), max(choose_longest(choices) - 1, 1)  # one for the symbol of a language
+    sides: list[Sequence[str]] = [[own_text(pair.source) for pair in pairs], [pair.target for pair in pairs]]
     if rules:
         sides = [*mask_pairs(rules, *sides)]
     if shared:
         say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
-        both = learn_with_placeholders(chain.from_iterable(zip(*sides, strict=True)), size, **options)
+        both = learn_with_context(chain.from_iterable(zip(*sides, strict=True)), size, *of_sources, **options)
         return Vocabulary(both, both, decisions)
     say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
-    source, target = (learn_with_placeholders(side, size, **options) for side in sides)
-    return Vocabulary(source, target, decisions)
+    source = learn_with_context(sides[0], size, *of_sources, **options)
+    return Vocabulary(source, learn_with_placeholders(sides[1], size, **options), decisions)
 
 
 def choose_merging(choices: Choices) -> tuple[dict[str, Any], Specials, tuple[str, ...]]:
@@ -123,6 +126,10 @@ def choose_merging(choices: Choices) -> tuple[dict[str, Any], Specials, tuple[st
     }
     specials = Specials(*choices.take("symbols", lambda: (Specials().strings, "the usual ones")))
     return options, specials, choices.take("user_symbols", lambda: ((), "there are none by default"))
+
+
+def choose_context(choices: Choices) -> int:
+    return choices.take("context", lambda: (0, "sentences are translated by themselves by default"))
 
 
 def choose_longest(choices: Choices) -> int:

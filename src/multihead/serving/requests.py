@@ -26,6 +26,7 @@ from multihead.serving.glossary import MAX_FOUND, find_phrases
 from multihead.serving.queue import BatchKey, Phrases
 from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
+from multihead.text.context import Documents
 from multihead.translating.lengths import SplitLine, most_tokens, split_long_lines
 from multihead.translating.request import TranslationRequest, check_n_best
 from multihead.translating.searching import Constraints, check_room, encode_constraints
@@ -114,8 +115,10 @@ class PreparedRequest:
     """For each text: its lines."""
     lines: list[SplitLine]
     """The lines that are not empty, in order, cut where they are too long."""
+    read: list[str]
+    """Each sentence (a line, or a part of one) as the model reads it: with its context, if it has any."""
     rows: list[list[int]]
-    """Tokens of each sentence (a line, or a part of one), including the end symbol."""
+    """Tokens of each sentence, including the end symbol."""
     prefix: list[int]
     wanted: list[list[list[str]]]
     """What the glossary requires of each sentence: phrases, each with its alternatives; empty if nothing."""
@@ -184,7 +187,8 @@ def prepare(
         if len(sentences) > settings.max_sentences:
             message = f"got {len(sentences):,} sentences; at most {settings.max_sentences:,} are taken at once"
             raise ApiError(422, "too_many_sentences", message)
-        rows = _encode(sentences, translator, settings.max_tokens)
+        read = _in_context(text_lines, lines, translator)
+        rows = _encode(read, translator, settings.max_tokens)
         if request.alignment:
             _check_alignment_size(text_lines, lines, rows)
         wanted, constraints = _find_terms(request, sentences), Constraints()
@@ -195,7 +199,7 @@ def prepare(
         raise ApiError(422, "invalid_request", str(error)) from None
     key = BatchKey(search, search.beam if chooses else request.n_best)
     prefix = constraints.prefixes[0] if constraints.prefixes else []
-    return PreparedRequest(request, key, text_lines, lines, rows, prefix, wanted, constraints.phrases)
+    return PreparedRequest(request, key, text_lines, lines, read, rows, prefix, wanted, constraints.phrases)
 
 
 def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[SplitLine]:
@@ -204,6 +208,21 @@ def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest
     bundle = translator.bundle
     whole = bool(request.prefix)
     return split_long_lines(bundle.source_tokenizer, texts, most, lambda _: whole, longest, bundle.source_language)
+
+
+def _in_context(
+    text_lines: Sequence[Sequence[TextLine]], lines: Sequence[SplitLine], translator: Translator
+) -> list[str]:
+    """What the model reads of each sentence: a text is one document, or several with empty lines between them."""
+    left, read = iter(lines), list[str]()
+    for own in text_lines:
+        documents = Documents(translator.bundle.source_tokenizer.context)
+        for line in own:
+            if line.empty:
+                documents.end()
+            else:
+                read += documents.add_parts(line.text, next(left).texts)
+    return read
 
 
 def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies
+from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies, without_context
 from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.serving.error_responses import ApiError
@@ -99,7 +99,7 @@ def choose_results(
 ) -> list[SentenceResult]:
     """Order the hypotheses of a slice of the results by the weighted sum of their features, and keep the n best."""
     search, results = prepared.key.search, results[part]
-    asked = TranslationRequest(search, prepared.sentences[part], weights=weights if search.beam > 1 else None)
+    asked = TranslationRequest(search, prepared.read[part], weights=weights if search.beam > 1 else None)
     ranked = rank(translator, asked, [result.translations for result in results], weights)
     chosen = []
     for result, order, sentence in zip(results, ranked, job.sentences[part], strict=True):
@@ -115,7 +115,7 @@ def judge_results(
     """Judge a slice of the results; ``retry`` searches suspicious ones again and keeps the better translation."""
     settings = GuardSettings(mode=mode)
     own = translator.searching(beam=prepared.key.search.beam, alpha=prepared.key.search.alpha)
-    sentences, results = prepared.sentences[part], results[part]
+    sentences, results = prepared.read[part], results[part]
     judged = assess(own, sentences, [result.translations[0] for result in results], settings)
     if mode == "retry":
         # A request with a prefix has a single sentence.
@@ -141,6 +141,8 @@ def inspect_results(
     rows = [row[:-1] for row in prepared.rows[part]]
     tokens = [result.tokens for result in results[part]]
     found = analyze_tokens(translator, rows, tokens, prepared.request.alternatives)
+    if translator.bundle.source_tokenizer.context:
+        found = [without_context(*one, translator.bundle.source_tokenizer) for one in zip(found, rows, strict=True)]
     tokenizer = translator.bundle.target_tokenizer
     return [with_copies(one, tokenizer, text) for one, text in zip(found, prepared.sentences[part], strict=True)]
 

@@ -59,6 +59,7 @@ FOREIGN_KINDS = {
     "languages": ("multihead.text.language_tokens", "LanguageTokenizer"),
     "symbols": ("multihead.text.user_symbols", "SymbolTokenizer"),
     "placeholders": ("multihead.text.placeholders", "PlaceholderTokenizer"),
+    "context": ("multihead.text.context", "ContextTokenizer"),
 }
 """Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
@@ -83,6 +84,8 @@ class Tokenizer(ABC):
     """User-defined symbols (`user_symbols`)."""
     languages: tuple[str, ...] = ()
     """Codes of the languages that have a control symbol of ours (`language_tokens`)."""
+    context: int = 0
+    """Sentences before one that sources are read with (`context`)."""
 
     @staticmethod
     def learn(
@@ -308,7 +311,7 @@ class WrappedTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: Tokenizer) -> None:
-        self.inner, self.prefix, self.symbols = inner, inner.prefix, inner.symbols
+        self.inner, self.prefix, self.symbols, self.context = inner, inner.prefix, inner.symbols, inner.context
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
 
     def to_json(self) -> str:

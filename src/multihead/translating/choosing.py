@@ -28,6 +28,7 @@ import torch
 from multihead.bundle import Bundle
 from multihead.errors import ConfigurationError
 from multihead.models.network import Network
+from multihead.text.context import own_text
 from multihead.translating.consensus import agreement, consensus
 from multihead.translating.forced import forced_log_probabilities
 from multihead.translating.request import TranslationRequest, Weights
@@ -221,7 +222,7 @@ def _reverse(
     bundle = reverse.bundle
     texts = [one.text for row in rows for one in row]
     written = bundle.source_tokenizer.encode_batch(texts)
-    sources = [text for text, row in zip(request.texts, rows, strict=True) for _ in row]
+    sources = [own_text(text) for text, row in zip(request.texts, rows, strict=True) for _ in row]
     repeated = bundle.target_tokenizer.answers(sources, texts)
     device = bundle.model.output.weight.device.type
     with torch.autocast(device, torch.bfloat16, enabled=request.search.precision != "float32"):

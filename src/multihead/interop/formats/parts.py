@@ -62,6 +62,8 @@ def _kind_of(tokenizer: Tokenizer) -> str:
     inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
     if tokenizer.copied:
         return "with placeholders, which only multihead copies"
+    if tokenizer.context:
+        return "with context, the lines before, which only multihead reads"
     if isinstance(inner, SymbolTokenizer):
         return "with user-defined symbols"
     return f"of the kind {type(tokenizer).__name__}"

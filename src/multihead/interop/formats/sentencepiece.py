@@ -146,7 +146,7 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
 
 def _is_convertible(tokenizer: Tokenizer) -> bool:
     kinds = (BytePairTokenizer, SentencePieceTokenizer, SymbolTokenizer)
-    return isinstance(tokenizer, kinds) and not tokenizer.copied
+    return isinstance(tokenizer, kinds) and not tokenizer.copied and not tokenizer.context
 
 
 def _messages() -> Any:

@@ -37,6 +37,7 @@ from multihead.runs.report.card import PICTURE, Report
 from multihead.runs.report.parts import kept_record, measure_gain
 from multihead.runs.report.plan import ReportConfig, ReportSettings
 from multihead.runs.run import installed_versions
+from multihead.text.context import in_context
 from multihead.text.languages import Direction, Languages, find_directions, listed
 from multihead.training.context import RunContext
 from multihead.translating.translator import Translator
@@ -180,7 +181,7 @@ def _parts_of(text: PreparedText, asked: Languages, source: str | Path | None, t
                 f"{source}: this model translates {listed(directions)}; say which, by --target-language (and "
                 "--source-language)"
             )
-        given = list(read_lines(source)), list(read_lines(target))
+        given = in_context(text.source_tokenizer, read_lines(source)), list(read_lines(target))
         return _Examined(str(target), ((asked, *given),), several, language)
     chosen = [(one, place) for one, place in text.valid_parts if one is None or one in fitting]
     if not chosen:
