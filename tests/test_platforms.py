@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ import pytest
 from multihead import files, platforms, sealed, work_folder
 from multihead.errors import ConfigurationError, FormatError, SurroundingsError
 from multihead.lines.growing_file import growing_file
+from multihead.planning.corpus_settings import parse_corpus
 from multihead.serving.connections import connection_limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -380,6 +382,36 @@ def test_a_closed_pipe_has_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+# --------------------------------------------------------------------------- command lines
+
+WORDS = ["train.de", r"C:\corpus\a b.de", "it's", "a&b", "b\\", "a c\\", "汉"]
+
+
+def test_paths_with_backslashes_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platforms, "ESCAPES", False)
+    text = r"""C:\data\a.de "C:\my data\a.en" weight=0.5"""
+    assert platforms.split_words(text) == [r"C:\data\a.de", r"C:\my data\a.en", "weight=0.5"]
+    corpus = {"source": r"C:\data\a.de", "target": r"C:\my data\a.en", "weight": "0.5"}
+    assert parse_corpus(text) == corpus
+    with pytest.raises(ValueError, match="No closing quotation"):
+        platforms.split_words('"a')
+
+
+def test_words_are_split_as_in_a_shell_of_posix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platforms, "ESCAPES", True)
+    for text in (shlex.join(WORDS), r"a\ b 'c d' \"e\" # f", "汉 x=y;z"):
+        assert platforms.split_words(text) == shlex.split(text)
+    assert platforms.join_words(WORDS) == shlex.join(WORDS)
+
+
+def test_commands_are_shown_as_windows_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gets these words; `subprocess` writes such a line, but leaves signs of the console bare."""
+    monkeypatch.setattr(platforms, "ESCAPES", False)
+    assert platforms.join_words(WORDS) == r"""train.de "C:\corpus\a b.de" "it's" "a&b" b\ "a c\\" 汉"""
+    for word in ("a b", "a\\ b\\\\", 'a "b\\" c', "", '\\" '):
+        assert platforms.join_words([word]) == subprocess.list2cmdline([word])
+
+
 # --------------------------------------------------------------------------- limits
 
 
@@ -417,6 +449,7 @@ def test_memory_that_windows_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     import windows
 
     from multihead.configuration import memory_of
+    from multihead.diagnosis import machine
 
     assert platforms.memory_by_windows() is None or hasattr(ctypes, "windll")
     kernel = SimpleNamespace(GlobalMemoryStatusEx=windows._tell_memory)
@@ -424,7 +457,14 @@ def test_memory_that_windows_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sysconf", raising=False)
     memory = memory_of("cpu")
     assert memory is not None
-    assert memory <= windows.MEMORY == platforms.memory_by_windows()
+    assert platforms.memory_by_windows() == (windows.MEMORY, windows.FREE)
+    assert memory <= windows.MEMORY
+
+    def missing(*_: Any, **__: Any) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert machine.memory() == {"total": windows.MEMORY, "free": windows.FREE}
 
 
 # --------------------------------------------------------------------------- processors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -55,6 +56,15 @@ def test_it_ends_as_if_it_had_been_started(name: str, kind: str, tmp_path: Path)
     words = {"-c": ["-c", PROGRAMS[name]], "file": [str(tmp_path / "program.py")], "-m": ["-m", "program"]}[kind]
     command = [sys.executable, "-W", "error", *words, "one", "-W", "two"]
     assert ended(processes.WarmPopen, command, tmp_path) == ended(subprocess.Popen, command, tmp_path)
+
+
+def test_programs_are_started_where_there_is_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("multiprocessing.context.ForkServerContext")
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    spec = importlib.util.spec_from_file_location("other_processes", processes.__file__)
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    spec.loader.exec_module(other := importlib.util.module_from_spec(spec))
+    assert other.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True).stdout == "1\n"
 
 
 def test_it_is_the_process_that_signals_reach() -> None:

@@ -194,7 +194,7 @@ def memory_of(device: str) -> int | None:
     with contextlib.suppress(AttributeError, OSError, ValueError):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if not found:
-        found = [total for total in (memory_by_windows(),) if total is not None]
+        found = [told.total for told in (memory_by_windows(),) if told is not None]
     for place in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             found.append(int((Path("/sys/fs/cgroup") / place).read_text(encoding="ascii")))

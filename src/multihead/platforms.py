@@ -11,6 +11,7 @@ Python.
     limits            the number of open files, cores, memory: asked of the system in its own way
     processors        Linux describes them in /proc/cpuinfo (`processor`)
     standard streams  Windows's have a code page and end lines by CR LF (`use_utf8_streams`)
+    command lines     a backslash escapes in a shell of POSIX, and separates folders on Windows (`split_words`)
     devices           MPS has no float64 (`widest_float`); `configuration.require_device` looks for devices
 
 Compiled code has its own conditions (`kernels.native`). Nothing here but `widest_float` imports torch.
@@ -24,10 +25,12 @@ import hashlib
 import importlib
 import io
 import os
+import re
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -270,8 +273,15 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory_by_windows() -> int | None:
-    """The machine's bytes of memory, where `os.sysconf` does not tell; None if Windows does not either."""
+class Memory(NamedTuple):
+    """What a system says of its memory, in bytes."""
+
+    total: int
+    free: int
+
+
+def memory_by_windows() -> Memory | None:
+    """The machine's memory, where `os.sysconf` does not tell; None if Windows does not either."""
     import ctypes
 
     class Status(ctypes.Structure):
@@ -279,14 +289,15 @@ def memory_by_windows() -> int | None:
             ("length", ctypes.c_uint32),
             ("load", ctypes.c_uint32),
             ("total", ctypes.c_uint64),
-            ("others", ctypes.c_uint64 * 6),
+            ("free", ctypes.c_uint64),
+            ("others", ctypes.c_uint64 * 5),
         )
 
     kernel: Any = getattr(getattr(ctypes, "windll", None), "kernel32", None)
     status = Status(length=ctypes.sizeof(Status))
     if kernel is None or not kernel.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None
-    return int(status.total)
+    return Memory(status.total, status.free)
 
 
 class Processor(NamedTuple):
@@ -335,6 +346,37 @@ def use_utf8_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=stream.errors, newline="\n")
+
+
+# --------------------------------------------------------------------------- command lines
+
+ESCAPES = os.sep != "\\"
+"""Whether a backslash is an escape in a command line, not a part of a path."""
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, those with spaces quoted as in a shell.
+
+    Raises:
+        ValueError: a quote does not end.
+    """
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    if not ESCAPES:
+        lexer.escape = ""
+    return list(lexer)
+
+
+def join_words(words: Iterable[str]) -> str:
+    """A command line to show, whose words a shell of this system reads as these."""
+    if ESCAPES:
+        return shlex.join(words)
+    return " ".join(word if re.fullmatch(r"[\w@%+=:,./\\-]+", word) else _in_double_quotes(word) for word in words)
+
+
+def _in_double_quotes(word: str) -> str:
+    """For Windows's programs: a backslash escapes where it stands before a quote."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (found[2] and '\\"'), word) + '"'
 
 
 # --------------------------------------------------------------------------- devices

@@ -306,6 +306,21 @@ def test_a_wish_that_is_none(fresh, monkeypatch):
         load_kernels()
 
 
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_systems_without_compiled_kernels_have_the_plain_ones(system, fresh, monkeypatch):
+    """They have no /proc either, which names the OpenMP of a Linux."""
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(build, "_loaded_openmp", lambda: Path("/proc/none/maps").read_text(encoding="utf-8"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    found = load_kernels()
+    assert found.library is None
+    assert found.reason.startswith("plain kernels: compiled ones are made on Linux, and this is ")
+    clear_loaded()
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(ConfigurationError, match="compiled ones are made on Linux"):
+        load_kernels()
+
+
 def test_the_library_says_what_it_is(compiled):
     assert load_kernels().reason.startswith("compiled kernels (")
 

@@ -153,10 +153,10 @@ def main() -> None:
         importlib.import_module(name)
     import torch
 
-    os.environ["MULTIHEAD_NATIVE"] = "0"
-    os.cpu_count = lambda: 1  # no worker processes
     torch.set_num_threads(1)
     if "--windows" in sys.argv:
+        os.environ["MULTIHEAD_NATIVE"] = "0"  # elsewhere the package has to find out that there are none
+        os.cpu_count = lambda: 1  # no worker processes: they would be Linux's
         child = os.fork()
         if child == 0:
             import windows

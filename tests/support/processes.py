@@ -1,4 +1,7 @@
-"""Python programs in processes forked from one that has imported the package: they start in milliseconds."""
+"""Python programs in processes forked from one that has imported the package: they start in milliseconds.
+
+Where there is no fork, `run` starts them as ever, and `starter` raises a ValueError.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ import types
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import reduction
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext
 
 # A third of the import time is what PyTorch imports for its first optimizer.
 _IMPORTED = ["multihead.cli.main", "multihead.runs.translator.train", "torch._dynamo"]
@@ -106,6 +111,8 @@ class WarmPopen(subprocess.Popen[Any]):
 
 def run(*given: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` with `WarmPopen`."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return subprocess.run(*given, **options)
     with mock.patch.object(subprocess, "Popen", WarmPopen):
         return subprocess.run(*given, **options)
 

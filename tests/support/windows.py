@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-MEMORY = 8 << 30
+MEMORY, FREE = 8 << 30, 3 << 30
 """Bytes of memory that this Windows tells."""
 
 _MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
@@ -155,7 +155,7 @@ def _lock_module() -> ModuleType:
 
 
 def _tell_memory(status: Any) -> int:
-    status._obj.total = MEMORY
+    status._obj.total, status._obj.free = MEMORY, FREE
     return 1
 
 

@@ -7,7 +7,6 @@ filters are then off.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.diagnosis.corpus import Chunk, Sample
 from multihead.diagnosis.heuristics import SideClassifier, length_model
 from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.platforms import split_words
 
 _MIN_PAIRS = 100
 """Pairs from which the sides can be told apart."""
@@ -112,7 +112,7 @@ def scan_held_out(words: Sequence[str], languages: Languages) -> list[CorpusScan
     found = []
     for text in words:
         try:
-            files = shlex.split(text)
+            files = split_words(text)
         except ValueError as error:
             raise ConfigurationError(f"held out: {text!r} cannot be read ({error}); expected FILE [FILE]") from None
         if not 1 <= len(files) <= 2:

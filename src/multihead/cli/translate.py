@@ -8,7 +8,6 @@ refused before a model is loaded; nothing here imports torch until then.
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -44,6 +43,7 @@ from multihead.data.text_files import LineStream, TextScan, open_text, read_line
 from multihead.decoding.search import Mean, Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
+from multihead.platforms import join_words
 from multihead.text.languages import Languages
 from multihead.translating.request import CHANNEL, Metric, Sampling, TranslationRequest, Weights
 
@@ -156,7 +156,7 @@ class ChoosingFlags:
         """The flags that choose by these weights."""
         if not weights.reverse and not weights.agreement and not weights.length:
             return "leave out --mbr, --reverse and --weights"
-        reverse = [f"--reverse {shlex.quote(str(path))}" for path in self.reverse if weights.reverse]
+        reverse = [f"--reverse {join_words([str(path)])}" for path in self.reverse if weights.reverse]
         metric = [] if self.mbr is None else [f"--mbr {self.mbr}"]
         return " ".join([*reverse, *metric, f"--weights {weights}"])
 

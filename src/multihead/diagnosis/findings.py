@@ -11,7 +11,6 @@ torch here.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from multihead.data.corpus import Languages, language_of
 from multihead.data.entries import Columns
+from multihead.platforms import join_words
 
 Severity = Literal["error", "warning", "note"]
 
@@ -208,11 +208,11 @@ def _clean_command(files: FilePair, held_out: Sequence[FilePair], languages: Lan
         if code and code != language_of(path or files[0]):
             words += [f"--{flag}-language", code]
     for pair in held_out:
-        words += ["--held-out", shlex.join(map(str, pair.files))]
+        words += ["--held-out", join_words(map(str, pair.files))]
     for flag, path in zip(("output", "output-target"), files[:2], strict=True):
         if path is not None:
             words += [f"--{flag}", str(_cleaned(path, pairs=files[1] is None))]
-    return shlex.join(words)
+    return join_words(words)
 
 
 def _cleaned(path: Path, *, pairs: bool) -> Path:

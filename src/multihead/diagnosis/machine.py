@@ -78,6 +78,9 @@ def memory() -> dict[str, int | None]:
     if not total:
         with contextlib.suppress(AttributeError, OSError, ValueError):
             total.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if not total and (told := platforms.memory_by_windows()) is not None:
+        total.append(told.total)
+        free.append(told.free)
     return {"total": min(total, default=None), "free": min(free, default=None)}
 
 

@@ -6,13 +6,13 @@ fields. No torch here: ``--help`` reads this file.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from multihead.configuration import MOST_FACTOR, Settings
+from multihead.platforms import split_words
 
 Files = Path | tuple[Path, ...]
 """A file, a pattern such as ``train-*.tsv``, a folder, or a list of these."""
@@ -50,7 +50,7 @@ def parse_corpus(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        words = shlex.split(value)
+        words = split_words(value)
     except ValueError as error:
         raise ValueError(f"cannot be read ({error}); expected {_EXPECTED}") from None
     options: dict[str, str] = {}

@@ -143,6 +143,7 @@ def _load(source: Library, announce: Announce | None) -> Native:
     if setting == "0":
         return Native(None, f"plain {source.name}: {VARIABLE}=0")
     try:
+        _require_linux()
         openmp = _loaded_openmp()
         library, how = build_or_load(source, announce)
     except BuildError as error:
@@ -270,8 +271,7 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
         BuildError: there is no compiler, or it fails; there is no folder to write to; the system is not Linux.
         ConfigurationError: MULTIHEAD_NATIVE_LEVEL names no level.
     """
-    if not sys.platform.startswith("linux") or sys.byteorder != "little":
-        raise BuildError(f"compiled ones are made on Linux, and this is {platform.system()}")
+    _require_linux()
     choice = choice_of(library)
     if choice.file is not None:
         try:
@@ -313,6 +313,11 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
     assert isinstance(path, Path)
     reason = f"{choice.why}, " if choice.why else ""
     return loaded, f"{reason}{Path(compiler).name} {version.rpartition(' ')[2]}, {path.parent}"
+
+
+def _require_linux() -> None:
+    if not sys.platform.startswith("linux") or sys.byteorder != "little":
+        raise BuildError(f"compiled ones are made on Linux, and this is {platform.system()}")
 
 
 def cache_folders() -> list[Path | str]:

@@ -7,7 +7,6 @@ the candidates of either (`translating.choosing`), with weights that `judging.tu
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from multihead.judging.tune import MIN_LINES, tune_texts
 from multihead.metrics.scores import score
+from multihead.platforms import join_words
 from multihead.text.languages import Direction, Languages
 from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
@@ -42,7 +42,7 @@ class Use:
         return {"use": self.name, "flags": list(self.flags), "bleu": round(self.bleu, 2)}
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.bleu:.2f}  {shlex.join(self.flags)}".rstrip()
+        return f"{self.name}: {self.bleu:.2f}  {join_words(self.flags)}".rstrip()
 
 
 def compare_uses(
