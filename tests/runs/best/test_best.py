@@ -18,6 +18,7 @@ from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, Interrupted
+from multihead.judging import error_rate_training, tune
 from multihead.lines.translate_shards import Models
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import journal, shards
@@ -43,6 +44,15 @@ def learn(output: Path, **wishes: Any) -> RunResult:
         torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fewer_searches() -> Iterator[None]:
+    """Weights of uses are sought on fewer splits and lines: they take half of the time of runs as small as these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "_SPLITS", 1)
+        patch.setattr(error_rate_training, "_LINES", 2)
+        yield
+
+
 @pytest.fixture(scope="module")
 def wishes(numbers: Numbers) -> dict[str, Any]:
     return {
@@ -51,8 +61,8 @@ def wishes(numbers: Numbers) -> dict[str, Any]:
         **SETTINGS,
         "dropout": 0.0,
         "smoothing": 0.0,
-        "updates": 16,
-        "validate_every": 16,
+        "updates": 8,
+        "validate_every": 8,
     }
 
 
@@ -151,9 +161,11 @@ def test_the_others_begin_as_the_model_of_both_ways(whole: Path) -> None:
 
 def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str, Any], tmp_path: Path) -> None:
     free = {name: value for name, value in wishes.items() if name != "learning_rate"}
-    learn(tmp_path / "run", **{**free, "updates": 1, "validate_every": 1})
-    names = ("both-ways", "forward-1", "reverse-1")
-    runs = [json.loads((tmp_path / "run" / name / "run.json").read_text())["training"] for name in names]
+    begun = [tmp_path / "run" / name / "run.json" for name in ("both-ways", "forward-1", "reverse-1")]
+    short = {**free, "updates": 1, "validate_every": 1}
+    with pytest.raises(Interrupted):
+        learn(tmp_path / "run", **short, stop_signal=lambda: 15 if begun[-1].exists() else None)
+    runs = [json.loads(path.read_text())["training"] for path in begun]
     both, forward, reverse = (run["learning_rate"] for run in runs)
     assert forward == reverse == FALLING_RATE * both
 
@@ -161,9 +173,12 @@ def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str,
 def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     wishes: dict[str, Any], tmp_path: Path
 ) -> None:
-    learn(tmp_path / "run", **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1})
+    begun = tmp_path / "run/forward-1/run.json"
+    short = {**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1}
+    with pytest.raises(Interrupted):
+        learn(tmp_path / "run", **short, stop_signal=lambda: 15 if begun.exists() else None)
     assert not (tmp_path / "run/both-ways").exists()
-    assert "from_model" not in json.loads((tmp_path / "run/forward-1/run.json").read_text())["asked"]
+    assert "from_model" not in json.loads(begun.read_text())["asked"]
 
 
 def test_the_flags_of_each_use_give_its_validation_score(
@@ -253,7 +268,7 @@ def test_the_command_knows_its_run(
     assert (ended.status, "is finished" in ended.err) == (0, True)
     ended = call("train", "--output", whole, "--updates", 7)
     assert ended.status == 2
-    assert "updates was 16, now 7" in ended.err
+    assert "updates was 8, now 7" in ended.err
     ended = call("train", "--best", "--output", whole / "student")
     assert ended.status == 2
     assert "holds a run of `multihead train`" in ended.err
