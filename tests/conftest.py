@@ -112,7 +112,6 @@ def no_long_look_at_the_machine() -> Iterator[None]:
     from multihead.training import progress
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "_PEAK_SIZE", 128)
         patch.setattr(progress, "_PEAK_SECONDS", 0.0)
         yield
 

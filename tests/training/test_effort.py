@@ -1,7 +1,10 @@
 """Model FLOPs utilization: operations per token, and the machine's peak."""
 
+import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from multihead.training import progress
 from multihead.training.progress import ModelFlops, measure_flops, peak_flops
 from multihead.training.splitting import sequence_loss
 
@@ -26,3 +29,21 @@ def test_operations_are_about_those_of_the_products_that_are_made(toy):
 def test_a_peak_is_a_rate_of_products():
     for precision in ("float32", "bfloat16"):
         assert peak_flops("cpu", precision) > 1e8
+
+
+@pytest.mark.parametrize("rate", [1e8, 1e9, 1e12])
+def test_a_peak_is_measured_in_a_fraction_of_a_second_on_any_processor(rate, monkeypatch):
+    """A clock that only products advance: a processor without bfloat16 needs seconds for a large one."""
+    clock, sizes = [0.0], []
+
+    def product(a, b):
+        sizes.append(len(a))
+        clock[0] += 1e-6 + 2.0 * len(a) ** 3 / rate
+
+    monkeypatch.setattr(progress, "_PEAK_SECONDS", 0.15)
+    monkeypatch.setattr(torch, "mm", product)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
+    found = peak_flops("cpu", "bfloat16")
+    assert clock[0] < 0.5
+    assert found == pytest.approx(2.0 * max(sizes) ** 3 / (1e-6 + 2.0 * max(sizes) ** 3 / rate))
+    assert (max(sizes) == 1024) == (rate > 1e11)

@@ -128,8 +128,8 @@ def format_lines(lines_of_files: Mapping[str, list[int]]) -> str:
     return "; ".join(found)
 
 
-_PEAK_SIZE = 1024
-"""Rows and columns of the matrices that measure the peak."""
+_PEAK_SIZES = (128, 1024)
+"""Rows and columns of the smallest and the largest matrices that measure the peak."""
 _PEAK_SECONDS = 0.15
 """Duration of the measurement."""
 
@@ -174,15 +174,29 @@ def _operations(weight: torch.Tensor) -> float:
 
 @torch.no_grad()
 def peak_flops(device: str, precision: str) -> float:
-    """Operations per second of the fastest of several products of square matrices."""
+    """Operations per second of the fastest of several products of square matrices.
+
+    The matrices grow as long as a product fits into the measurement: where a processor lacks bfloat16, one product of
+    the largest takes seconds.
+    """
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    a, b = (torch.full((_PEAK_SIZE, _PEAK_SIZE), 1.0 / _PEAK_SIZE, dtype=dtype, device=device) for _ in range(2))
-    best, deadline = float("inf"), time.perf_counter() + _PEAK_SECONDS
-    rounds = 0
-    while time.perf_counter() < deadline or rounds < 3:
+
+    def measured(size: int) -> tuple[float, float]:
+        """Operations per second, and the seconds of a product."""
+        a, b = (torch.full((size, size), 1.0 / size, dtype=dtype, device=device) for _ in range(2))
         started = time.perf_counter()
         torch.mm(a, b)
         if not a.is_cpu:
             torch.accelerator.synchronize()
-        best, rounds = min(best, time.perf_counter() - started), rounds + 1
-    return 2.0 * _PEAK_SIZE**3 / max(best, 1e-9)
+        taken = max(time.perf_counter() - started, 1e-9)
+        return 2.0 * size**3 / taken, taken
+
+    size = _PEAK_SIZES[0]
+    best, _ = measured(size)  # too slow: the first product starts what computes it
+    deadline = time.perf_counter() + _PEAK_SECONDS
+    while (left := deadline - time.perf_counter()) > 0:
+        found, taken = measured(size)
+        best = max(best, found)
+        if 8 * taken < left:
+            size = min(2 * size, _PEAK_SIZES[1])
+    return best
