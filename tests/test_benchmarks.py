@@ -36,6 +36,8 @@ TINY = {
     "web.py": ["--rounds", "1", "--count", "4", "--beams", "1"],
 }
 """The arguments of each benchmark."""
+COSTLY = {"bridge.py", "quality.py"}
+"""Those that train several models."""
 
 
 def test_every_benchmark_is_run_here() -> None:
@@ -73,7 +75,9 @@ def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None, without_che
 
 
 @pytest.mark.usefixtures("in_benchmarks")
-@pytest.mark.parametrize("script", TINY)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.proof if name in COSTLY else ()) for name in TINY]
+)
 def test_it_runs_and_writes_its_figures(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(
     assert scores["softmax"]["F1 of span"] <= scores["segmentation"]["F1 of span"] - 0.2
 
 
+@pytest.mark.proof
 def test_trees_learn_what_a_softmax_does_not(example: ModuleType, without_checks: WithoutChecks) -> None:
     """With shorter expressions and fewer updates than in the example."""
     task = example.tree_task(Expressions(2, 4, operands=6), updates=250, seed=1, examples=200)

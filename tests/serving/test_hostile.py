@@ -217,7 +217,7 @@ def settle(server: Server) -> dict[str, float]:
 def test_hostile_clients_take_nothing_from_others(start: Callable[..., Server], wanted: dict[str, str]) -> None:
     server = start(300, "--send-time", "1", "--take-time", "1", "--max-answer", "2000000", "--drain", "5")
     clients = Clients(server.port, wanted)
-    attackers = attack(server, 3, 300)
+    attackers = attack(server, 2, 300)
     attacks = json.loads(attackers.communicate(timeout=PATIENCE)[0])
     seen = clients.end()
     assert seen.wrong == []

@@ -282,7 +282,7 @@ copied = copy.deepcopy(model)
 copied.compiled = True
 compiled = copy.deepcopy(copied)
 optimizers = [build_optimizer(one, config) for one in (model, compiled)]
-for step, numbers in enumerate((range(9), range(9, 13), range(12)), start=1):
+for step, numbers in enumerate((range(9), range(9, 13)), start=1):
     batch = collate(store, np.array(numbers, np.int64), pad_id=0, bos_id=2, eos_id=3)
     sums = [
         train_step(one, optimizer, [batch], config, step, 1e-2)

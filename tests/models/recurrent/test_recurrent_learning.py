@@ -53,7 +53,7 @@ def share_reversed(model: RecurrentTranslator, task: Reordering, sources: list[t
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"attend": "before", "score": "additive", "cell": "gru"}, id="Bahdanau"),
+        pytest.param({"attend": "before", "score": "additive", "cell": "gru"}, id="Bahdanau", marks=pytest.mark.proof),
         pytest.param({"attend": "after", "score": "bilinear", "cell": "lstm"}, id="Luong"),
     ],
 )

@@ -287,6 +287,7 @@ def test_a_given_encoder_is_where_training_begins(files, given, tmp_path):
         run(tmp_path / "run")
 
 
+@pytest.mark.proof
 def test_pre_training_tells_the_label_of_words_that_nobody_has_labelled(tmp_path, unchecked):
     """Two topics of 24 words each; labeled texts use six words of each, test texts the others.
 
