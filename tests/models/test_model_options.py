@@ -147,8 +147,9 @@ def logits(small: Any, model: Transformer) -> torch.Tensor:
 
 def test_every_field_that_is_no_size_is_an_option_here() -> None:
     sizes = {"width", "heads", "inner", "encoder_layers", "decoder_layers", "source_vocab", "target_vocab"}
-    # alignment_layer says what is trained: it changes neither parameters nor outputs
-    fields = TransformerConfig.model_fields.keys() - sizes - {"architecture", "padding_id", "alignment_layer"}
+    # alignment_layer says what is trained: it changes neither parameters nor outputs; factors are of the vocabulary
+    others = {"architecture", "padding_id", "alignment_layer", "factors"}
+    fields = TransformerConfig.model_fields.keys() - sizes - others
     assert fields == {name for option in OPTIONS.values() for name in option.changes} - sizes
 
 

@@ -63,6 +63,7 @@ OTHER = {
     "user_symbols": ["<b>", "</b>"],
     "placeholders": ["numbers,urls"],
     "context": 2,
+    "source_factors": "case",
     "min_tokens": 3,
     "max_tokens": 33,
     "held_out": 17,
@@ -154,7 +155,7 @@ OTHER = {
 """A value for every field that no rule would choose."""
 SUBWORDS = (
     *("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols"),
-    *("user_symbols", "placeholders", "context"),
+    *("user_symbols", "placeholders", "context", "source_factors"),
 )
 GIVEN = (
     "from_model",
@@ -169,8 +170,8 @@ GIVEN = (
 )
 """Fields of other models, and what only goes with them."""
 TOGETHER = [
-    ["held_out", "budget", "corpus", *GIVEN, "valid", "context"],
-    ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target", "placeholders", "terms"],
+    ["held_out", "budget", "corpus", *GIVEN, "valid", "context", "source_factors"],
+    ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target", "placeholders", "terms", "source_factors"],
     [*("valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", "compile"), *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""
@@ -178,7 +179,10 @@ TOGETHER = [
 
 OF_ANOTHER = {
     architecture: {
-        name for other in ARCHITECTURES.values() for name in other.model_fields if name not in cls.model_fields
+        name
+        for other in ARCHITECTURES.values()
+        for name in other.model_fields
+        if name not in cls.model_fields and name in OTHER
     }
     for architecture, cls in ARCHITECTURES.items()
 }

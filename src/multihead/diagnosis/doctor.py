@@ -285,7 +285,8 @@ def _choose_network(
     targets = sample.targets[:1000]
     tokens = sum(map(len, tokenizers[1].encode_batch(targets))) + len(targets)  # with end symbols
     mean = tokens / max(len(targets), 1)
-    corpus = CorpusSize(pairs, round(mean * pairs), len(tokenizers[0]), len(tokenizers[1]), tokenizers[1].pad_id)
+    source, target = map(len, tokenizers)
+    corpus = CorpusSize(pairs, round(mean * pairs), source, target, tokenizers[1].pad_id, factors=tokenizers[0].factors)
     return choose_model(Choices(settings), corpus, inspect_machine())
 
 

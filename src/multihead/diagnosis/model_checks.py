@@ -31,6 +31,7 @@ from multihead.diagnosis.corpus import MAX_LINES, Characters, Sample
 from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import MultiheadError
 from multihead.models.network import Network
+from multihead.text.case_factors import lowered
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.user_symbols import pattern_of
 from multihead.text.vocabulary import MARK
@@ -325,7 +326,10 @@ def _describe_character(code: int) -> str:
 def _check_round_trip(
     tokenizer: Tokenizer, texts: Sequence[str], numbers: Sequence[int], ids: list[list[int]], where: str
 ) -> list[Finding]:
-    wrong = [place for place, text in enumerate(tokenizer.decode_batch(ids)) if text != texts[place]]
+    found, given = tokenizer.decode_batch(ids), texts
+    if tokenizer.factors > 1:  # which lose mixed case alone
+        found, given = list(map(lowered, found)), list(map(lowered, texts))
+    wrong = [place for place, text in enumerate(found) if text != given[place]]
     if not wrong:
         return []
     what = f"{len(wrong):,} of {len(texts):,} lines do not come back from their tokens"

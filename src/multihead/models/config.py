@@ -55,15 +55,17 @@ class TransformerConfig(StackConfig):
     """The fields in `summary`."""
     training_only: ClassVar[tuple[str, ...]] = (*StackConfig.training_only, "alignment_layer")
     """Fields that affect neither the weights nor the output of a trained model: fine-tuning may change them."""
-    rare: ClassVar[frozenset[str]] = StackConfig.rare | {"encoder_window", "alignment_layer"}
+    rare: ClassVar[frozenset[str]] = StackConfig.rare | {"encoder_window", "alignment_layer", "factors"}
     """Fields that are written only if they differ from their defaults, so that older code reads all other models."""
 
     architecture: Literal["transformer"] = "transformer"
     """Kind of network."""
     source_vocab: int = Field(ge=1, le=MOST_ENTRIES)
-    """Size of the source vocabulary."""
+    """Size of the source vocabulary, each piece in each of its factors."""
     target_vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the target vocabulary."""
+    factors: int = Field(default=1, ge=1, le=256)
+    """F: factors of a piece of the source, each with an embedding that is added (`models.factors`)."""
     encoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of encoder layers."""
     encoder_window: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -84,7 +86,13 @@ class TransformerConfig(StackConfig):
                 f"alignment_layer must be a layer of the decoder, which has {self.decoder_layers}, got "
                 f"{self.alignment_layer}"
             )
-        check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
+        if self.source_vocab % self.factors or (self.factors > 1 and self.tie_embeddings):
+            raise ValueError(
+                f"factors must divide the {self.source_vocab} entries of a source vocabulary that is not tied to the "
+                f"target's, got {self.factors}"
+            )
+        pieces = self.source_vocab // self.factors
+        check_vocabularies(pieces, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
 
     @property

@@ -27,6 +27,7 @@ from multihead.errors import ShapeError
 from multihead.kernels import pointwise
 from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
+from multihead.models.factors import FactoredEmbedding
 from multihead.models.guidance import Guidance
 from multihead.models.stack_config import GATED, StackConfig
 from multihead.platforms import WITHOUT_FLOAT64
@@ -196,7 +197,7 @@ class Embedding(nn.Module):
         config: settings of the model.
     """
 
-    def __init__(self, table: nn.Embedding, config: StackConfig) -> None:
+    def __init__(self, table: nn.Embedding | FactoredEmbedding, config: StackConfig) -> None:
         super().__init__()
         self.table = table
         self.scale = math.sqrt(config.width) if config.embedding_scale == "embedding" else 1.0

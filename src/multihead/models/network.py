@@ -30,7 +30,8 @@ from multihead.errors import ConfigurationError
 from multihead.kernels.guided import Links
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.soft_targets import SoftTargets
-from multihead.models.config import NetworkConfig
+from multihead.models.config import NetworkConfig, TransformerConfig
+from multihead.models.factors import FactoredEmbedding
 from multihead.models.layers import Weights
 
 
@@ -161,8 +162,11 @@ class Network(nn.Module, ABC):
         """Log-probabilities of the next token of each row, whose last token is in ``tokens``; and the next state."""
 
 
-def build_embeddings(config: NetworkConfig) -> tuple[nn.Embedding, nn.Embedding]:
+def build_embeddings(config: NetworkConfig) -> tuple[nn.Embedding | FactoredEmbedding, nn.Embedding]:
     """The embeddings of source and target; one module if they are tied."""
+    if isinstance(config, TransformerConfig) and config.factors > 1:
+        factored = FactoredEmbedding(config.source_vocab, config.factors, config.width, config.padding_id)
+        return factored, nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
     source = nn.Embedding(config.source_vocab, config.width, padding_idx=config.padding_id)
     if config.tie_embeddings:
         return source, source

@@ -49,6 +49,8 @@ class CorpusSize:
     source_vocab: int
     target_vocab: int
     padding_id: int
+    factors: int = 1
+    """Factors of a source's pieces."""
     unit: str = "pairs"
     """What the reasons of decisions call them: pairs, or lines of a single text."""
 
@@ -71,7 +73,7 @@ def choose_vocabulary(choices: Choices, pairs: int, unit: str = "pairs") -> int:
     return choices.take("vocab_size", lambda: (size, f"for {pairs:,} {unit}"))
 
 
-FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_id")
+FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_id", "factors")
 """Fields of a network's settings that follow from the text or from the kind of network."""
 
 _GIVEN = "the given model's"
@@ -101,6 +103,13 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
         "target_vocab": corpus.target_vocab,
         "padding_id": corpus.padding_id,
     }
+    if corpus.factors > 1:
+        if asked == "recurrent":
+            raise ConfigurationError(
+                "the text has source factors, which a Transformer reads: set model to transformer, or prepare the text "
+                "without"
+            )
+        sizes["factors"] = corpus.factors
     return build(kind, sizes | _fields(choices, kind, asked, corpus, fixed), "the settings of the model")
 
 
@@ -204,6 +213,7 @@ def _rules(
 ) -> dict[str, tuple[Any, str]]:
     """Values, with their reasons, that depend on the corpus, on the preset or on other settings."""
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
+    one_vocabulary = one_vocabulary and corpus.factors == 1
     common: dict[str, tuple[Any, str]] = {
         "dropout": _dropout(choices, architecture, corpus),
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),

@@ -170,6 +170,9 @@ class Subwords(Settings):
     """Sentences before each one that are read with it, in the same document; blank lines on both sides end a document.
     """
 
+    source_factors: Literal["case"] | None = None
+    """Cut sources in lower case, and add an embedding for the case of each subword to its own."""
+
     @field_validator("placeholders", mode="before")
     @classmethod
     def _list(cls, value: object) -> object:

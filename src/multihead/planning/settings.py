@@ -67,6 +67,12 @@ class PrepareSettings(Place, Text, Subwords, Chance):
             _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
         for name in ("placeholders", "terms"):
             _refuse(self, "context", name, "what the sentences before contain is not of this one")
+        _refuse(self, "source_factors", "placeholders", "what is copied has a case of its own")
+        if self.source_factors is not None and self.shared_vocabulary:
+            raise ValueError(
+                "source_factors needs two vocabularies, since the source is in lower case and the target is not: leave "
+                "out shared-vocabulary or source-factors"
+            )
         if self.temperature is None and self.temperature_over is not None:
             raise ValueError("temperature_over is given without temperature: name one, or leave it out")
         for name in ("corpus", "valid"):
@@ -104,6 +110,11 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
         self._adapters_agree()
         if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
+        _refuse(self, "source_factors", "bpe_dropout", "it would cut the pieces of factors anew")
+        if self.source_factors is not None and self.model == "recurrent":
+            raise ValueError("source_factors are added to the embeddings of a Transformer: leave out model or factors")
+        if self.tie_embeddings and self.source_factors is not None:
+            raise ValueError("tie_embeddings needs one vocabulary: leave out source-factors or tie-embeddings")
         if self.tie_embeddings and self.shared_vocabulary is False:
             raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")
         return self

@@ -36,6 +36,11 @@ def choose_symbols(choices: Choices, files: TextFiles, kept: Tokenizer | None) -
     corpora = (*files.train, *files.valid_parts)
     targets = tuple(dict.fromkeys(target for one in files.train if (target := one.languages[1]) is not None))
     symbols = targets if len(targets) > 1 else ()
+    if symbols and (choices.requested("source_factors") is not None or (kept is not None and kept.factors > 1)):
+        raise ConfigurationError(
+            f"source_factors: the text has several target languages ({', '.join(targets)}), whose symbols have none: "
+            "train a model of one, or leave source_factors out"
+        )
     reason = f"there are {len(targets)} target languages"
     if kept is not None:
         if symbols and not kept.languages:

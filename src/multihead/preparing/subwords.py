@@ -19,6 +19,7 @@ from multihead.files import write_errors
 from multihead.planning.choices import choose_vocabulary
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
+from multihead.text.case_factors import CaseTokenizer, lowered
 from multihead.text.context import learn_with_context, own_text
 from multihead.text.language_tokens import with_languages
 from multihead.text.learning import LONGEST
@@ -82,7 +83,8 @@ def choose_terms(choices: Choices, tokenizer: Tokenizer) -> Terms | None:
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
     """The vocabulary of a given model; how it was learned is unknown."""
     decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
-    kept = ("vocab_size", "shared_vocabulary", *(("context",) if source.context else ()))
+    kept = ["vocab_size", "shared_vocabulary", *(["context"] if source.context else [])]
+    kept += ["source_factors"] if source.factors > 1 else []
     choices.reasons |= dict.fromkeys(kept, "the given model's")
     return Vocabulary(source.plain, target.plain, decisions)
 
@@ -98,7 +100,8 @@ def learn_vocabulary(
     found, most = list(_sample(files, held_out)), choose_longest(choices) * LONGEST
     pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
     size = choose_vocabulary(choices, len(pairs))
-    shared = choices.take("shared_vocabulary", lambda: (True, "names and numbers are alike on both sides"))
+    factors = choices.take("source_factors", lambda: (None, "case is a part of subwords by default"))
+    shared = choices.take("shared_vocabulary", lambda: _shared(factors))
     options, specials, own = choose_merging(choices)
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
     options["specials"] = specials
@@ -109,13 +112,23 @@ def learn_vocabulary(
     sides: list[Sequence[str]] = [[own_text(pair.source) for pair in pairs], [pair.target for pair in pairs]]
     if rules:
         sides = [*mask_pairs(rules, *sides)]
+    if factors is not None:
+        sides[0] = list(map(lowered, sides[0]))
     if shared:
         say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
         both = learn_with_context(chain.from_iterable(zip(*sides, strict=True)), size, *of_sources, **options)
         return Vocabulary(both, both, decisions)
     say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
     source = learn_with_context(sides[0], size, *of_sources, **options)
+    source = source if factors is None else CaseTokenizer(source)
     return Vocabulary(source, learn_with_placeholders(sides[1], size, **options), decisions)
+
+
+def _shared(factors: str | None) -> tuple[bool, str]:
+    """Whether both sides have one vocabulary, and the reason."""
+    if factors is not None:
+        return False, "the source is in lower case, the target is not"
+    return True, "names and numbers are alike on both sides"
 
 
 def choose_merging(choices: Choices) -> tuple[dict[str, Any], Specials, tuple[str, ...]]:

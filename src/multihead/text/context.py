@@ -3,8 +3,8 @@
     Die Katze schläft.⟨break⟩ Sie ist müde.
 
 A model that reads the sentences before knows what a pronoun stands for (Tiedemann and Scherrer 2017, "Neural machine
-translation with extended context", section 3: "2+1", more source and one target sentence). Each source has one target
-as ever, so batches and searches are as ever, and a line has one translation, whatever else is translated with it.
+translation with extended context": "2+1", more source and one target sentence). Each source has one target as
+ever, so batches and searches are as ever, and a line has one translation, whatever else is translated with it.
 
 * `Documents` puts before a line the lines before it, up to N, in the same document. A blank line ends a document.
 * A `ContextTokenizer` encodes such texts, and knows N and how much context there is room for:

@@ -54,6 +54,8 @@ class Segmenter:
     def __init__(self, tokenizer: Tokenizer, dropout: float | int, seed: int) -> None:
         if not 0.0 <= dropout <= 1.0:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
+        if tokenizer.factors > 1:
+            raise ConfigurationError("bpe_dropout would cut the pieces of source factors anew: leave it out")
         self._symbols = 0  # ids from here on are symbols of languages, which stay at the start of their sentence
         if tokenizer.languages and isinstance(tokenizer, WrappedTokenizer):
             tokenizer = tokenizer.inner

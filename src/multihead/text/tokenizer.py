@@ -60,6 +60,7 @@ FOREIGN_KINDS = {
     "symbols": ("multihead.text.user_symbols", "SymbolTokenizer"),
     "placeholders": ("multihead.text.placeholders", "PlaceholderTokenizer"),
     "context": ("multihead.text.context", "ContextTokenizer"),
+    "case": ("multihead.text.case_factors", "CaseTokenizer"),
 }
 """Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
@@ -86,6 +87,8 @@ class Tokenizer(ABC):
     """Codes of the languages that have a control symbol of ours (`language_tokens`)."""
     context: int = 0
     """Sentences before one that sources are read with (`context`)."""
+    factors: int = 1
+    """How many ids a piece has, one for each of its factors (`case_factors`)."""
 
     @staticmethod
     def learn(
@@ -312,6 +315,7 @@ class WrappedTokenizer(Tokenizer):
 
     def __init__(self, inner: Tokenizer) -> None:
         self.inner, self.prefix, self.symbols, self.context = inner, inner.prefix, inner.symbols, inner.context
+        self.factors = inner.factors
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
 
     def to_json(self) -> str:

@@ -54,7 +54,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
             "CTranslate2 has one head_dim"
         )
     for tokenizer in (parts.source_tokenizer, parts.target_tokenizer):
-        if len(set(tokenizer.vocabulary)) != len(tokenizer):
+        if tokenizer.factors == 1 and len(set(tokenizer.vocabulary)) != len(tokenizer):
             reasons.append("two entries of its vocabulary with the same name, and CTranslate2 knows entries by name")
             break
     known = (BytePairTokenizer, SentencePieceTokenizer, HuggingFaceTokenizer)
@@ -159,7 +159,7 @@ def _embedding(side: Any, table: Any, ours: Embedding, norm: bool) -> None:
     if ours.positions is not None:
         side.position_encodings.encodings = _array(ours.positions(torch.arange(POSITIONS), POSITIONS))
     elif hasattr(side, "position_encodings"):  # there are none; else they are rotary
-        side.position_encodings.encodings = _array(torch.zeros(POSITIONS, ours.table.embedding_dim))
+        side.position_encodings.encodings = _array(torch.zeros(POSITIONS, ours.table.weight.size(1)))
     if norm:
         _norm(side.layernorm_embedding, ours.norm)
 

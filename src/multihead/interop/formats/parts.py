@@ -62,6 +62,8 @@ def _kind_of(tokenizer: Tokenizer) -> str:
     inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
     if tokenizer.copied:
         return "with placeholders, which only multihead copies"
+    if tokenizer.factors > 1:
+        return "with case as a source factor, which only multihead reads"
     if tokenizer.context:
         return "with context, the lines before, which only multihead reads"
     if isinstance(inner, SymbolTokenizer):

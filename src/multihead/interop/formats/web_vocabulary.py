@@ -34,6 +34,8 @@ def refusal(tokenizer: Tokenizer) -> str | None:
     """
     if tokenizer.copied:
         return "has placeholders, which only multihead copies"
+    if tokenizer.factors > 1:
+        return "has case as a source factor, which only multihead reads"
     if tokenizer.context:
         return "is of sources with context, the lines before, which only multihead reads"
     if isinstance(tokenizer, (LanguageTokenizer, SymbolTokenizer)):

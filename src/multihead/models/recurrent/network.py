@@ -52,6 +52,7 @@ class RecurrentTranslator(Network):
         super().__init__()
         self.config = config
         source, target = build_embeddings(config)
+        assert isinstance(source, nn.Embedding)
         self.encoder = RecurrentEncoder(WordEmbedding(source, config.dropout), config)
         self.target_words = WordEmbedding(target, config.dropout)
         self.decoder = build_decoder(config, self.encoder.summary_width)

@@ -126,11 +126,14 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
     text = None if given.data is None else use_folder(given.data, choices)
-    if given.context is not None or (text is not None and text.source_tokenizer.context):
-        raise ConfigurationError(
-            "context: a run in stages trains the opposite direction, too, whose targets would have it; leave it out, "
-            "or train one model"
-        )
+    read = None if text is None else text.source_tokenizer
+    stored = {"context": read is not None and read.context, "source_factors": read is not None and read.factors > 1}
+    for name, found in stored.items():
+        if found or getattr(given, name) is not None:
+            raise ConfigurationError(
+                f"{name}: a run in stages trains the opposite direction, too, whose targets would have it; leave it "
+                "out, or train one model"
+            )
     for settings in (given, student):
         rehearse(settings, 1 if text is None else text.config.pairs, machine)
     further = None if monolingual is None else _record(monolingual)

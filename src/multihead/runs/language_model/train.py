@@ -105,7 +105,7 @@ class NewLanguageModelRun(NewRun[LanguageModelRunConfig, StoredText]):
         if settings.tensorboard:
             require_tensorboard()
         # Deciding for an imagined text finds most faulty settings before the work.
-        imagined = CorpusSize(1000, 20_000, 1000, 1000, 0, "lines")
+        imagined = CorpusSize(1000, 20_000, 1000, 1000, 0, unit="lines")
         decide(Choices(settings), imagined, settings.max_tokens or 2, self._machine, lambda *_: Pace(1.0, 1000.0))
 
     def prepare(self) -> StoredText:
@@ -114,7 +114,7 @@ class NewLanguageModelRun(NewRun[LanguageModelRunConfig, StoredText]):
 
     def decide(self, data: StoredText) -> LanguageModelRunConfig:
         text, vocab = self._text, len(data.tokenizer)
-        corpus = CorpusSize(text.texts, text.tokens, vocab, vocab, data.tokenizer.pad_id, "lines")
+        corpus = CorpusSize(text.texts, text.tokens, vocab, vocab, data.tokenizer.pad_id, unit="lines")
         model, training = decide(self._choices, corpus, text.max_tokens, self._machine, partial(self._measure, data))
         return LanguageModelRunConfig(
             kind="language-model",

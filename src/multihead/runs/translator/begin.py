@@ -269,6 +269,7 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
         source_vocab=len(prepared.source_tokenizer),
         target_vocab=len(prepared.target_tokenizer),
         padding_id=prepared.target_tokenizer.pad_id,
+        factors=prepared.source_tokenizer.factors,
     )
 
 
