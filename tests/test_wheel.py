@@ -104,7 +104,7 @@ def test_every_level_that_the_compiler_knows_is_compiled(
     backend: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for machine, unknown, left_out in (("x86_64", "-mamx-tile", "amx"), ("aarch64", "bf16", "bf16")):
-        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr("sysconfig.get_platform", lambda machine=machine: f"linux-{machine}")
         monkeypatch.setenv("CXX", fake_compiler(tmp_path, unknown))
         found = backend.compile_all(tmp_path)
         expected = {
@@ -125,10 +125,11 @@ def test_every_level_that_the_compiler_knows_is_compiled(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SystemExit, match=r"without native=true none is needed"):
         backend.compile_all(tmp_path)
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
     monkeypatch.setenv("CXX", fake_compiler(tmp_path, "nothing"))
-    with pytest.raises(SystemExit, match=r"leave out native=true"):
-        backend.compile_all(tmp_path)
+    for place in ("linux-riscv64", "win-amd64", "macosx-14.0-arm64"):
+        monkeypatch.setattr("sysconfig.get_platform", lambda place=place: place)
+        with pytest.raises(SystemExit, match=f"no compiled libraries are made for {place}: leave out native=true"):
+            backend.compile_all(tmp_path)
 
 
 def test_without_the_setting_setuptools_builds_and_no_compiler_is_called(

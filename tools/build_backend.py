@@ -7,7 +7,10 @@ ctypes, so that one wheel serves every version of Python; its tag is that of the
 
     python -m build -C native=true
 
-Nothing but setuptools is needed, and g++ (or what CXX names) for the libraries.
+Nothing but setuptools is needed, and g++ (or what CXX names) for the libraries. A cross-compiler makes the wheel of
+another architecture; as everywhere in Python, _PYTHON_HOST_PLATFORM names the platform:
+
+    CXX=aarch64-linux-gnu-g++ _PYTHON_HOST_PLATFORM=linux-aarch64 python -m build --wheel -C native=true
 """
 
 from __future__ import annotations
@@ -76,15 +79,17 @@ def compile_all(folder: Path) -> dict[str, Path]:
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
         sys.exit("there is no C++ compiler (g++, or what CXX names): without native=true none is needed")
-    if not sys.platform.startswith("linux") or not levels.levels():
+    system, _, machine = sysconfig.get_platform().partition("-")
+    among = levels.levels(machine=machine)
+    if system != "linux" or not among:
         sys.exit(f"no compiled libraries are made for {sysconfig.get_platform()}: leave out native=true")
     found = {}
-    for level in levels.levels():
+    for level in among:
         command = [compiler, *levels.FLAGS, *level.flags]
         known = subprocess.run([*command, "-E", "-x", "c++", os.devnull], capture_output=True, text=True, check=False)
         if known.returncode:
             first = (known.stderr.strip() or "no message").splitlines()[0]
-            if level == levels.levels()[0]:
+            if level == among[0]:
                 sys.exit(f"{compiler} does not know {level.name}: {first}")
             print(f"left out {level.name}: {first}", file=sys.stderr)
             continue

@@ -40,9 +40,9 @@ PROCESSORS: dict[str, tuple[str, set[str], str | None, str | None]] = {
         "x86_64", V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}, "avx512", "amx",
     ),
     "Raspberry Pi 4": ("aarch64", features("fp asimd crc32"), "neon", "neon"),
-    "Graviton 2": ("aarch64", features("fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp"), "dotprod", "dotprod"),
+    "Graviton 2": ("aarch64", features("fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp"), "neon", "dotprod"),
     "Graviton 3": (
-        "arm64", features("fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp i8mm bf16"), "bf16", "bf16",
+        "arm64", features("fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp i8mm bf16"), "neon", "bf16",
     ),
     "RISC-V": ("riscv64", set(), None, None),
 }  # fmt: skip

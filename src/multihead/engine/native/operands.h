@@ -19,6 +19,8 @@
 #include <vector>
 #ifdef __AVX512F__
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define MATRIX_UNIT  // Intel's AMX

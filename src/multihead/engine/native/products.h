@@ -13,38 +13,78 @@
 
 namespace gemm {
 
+// Sums are kept in registers of WIDE numbers.
+#ifdef __aarch64__  // where g++ keeps every longer vector in memory
+constexpr int WIDE = 4;
+#else
+constexpr int WIDE = LANES;
+#endif
+typedef float rf __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
+typedef int32_t ri __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
+typedef u32 ru __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
+
 // sum += dot product of the numbers in word x, broadcast, and in each word of w.
 template <int KIND>
 struct Dot;
 
 template <>
 struct Dot<FLOAT32> {
-    static inline vf add(vf sum, u32 x, vu w) { return sum + from_bits(x) * (vf)w; }
+    typedef rf Sums;
+    static constexpr int32_t ADDED = 0;
+    static inline rf add(rf sum, u32 x, ru w) { return sum + from_bits(x) * (rf)w; }
 };
 
 template <>
 struct Dot<BFLOAT16> {
-    static inline vf add(vf sum, u32 x, vu w) {
+    typedef rf Sums;
+    static constexpr int32_t ADDED = 0;
+    static inline rf add(rf sum, u32 x, ru w) {
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
-        return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)w);
+        return (rf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)w);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+        const bfloat16x8_t pairs = vreinterpretq_bf16_u32(vdupq_n_u32(x));
+        return (rf)vbfdotq_f32((float32x4_t)sum, pairs, vreinterpretq_bf16_u32((uint32x4_t)w));
 #else
-        sum = sum + from_bits(x & 0xffff0000u) * (vf)(w & 0xffff0000u);
-        return sum + from_bits(x << 16) * (vf)(w << 16);
+        sum = sum + from_bits(x & 0xffff0000u) * (rf)(w & 0xffff0000u);
+        return sum + from_bits(x << 16) * (rf)(w << 16);
 #endif
     }
 };
 
 template <>
 struct Dot<INT8> {
-    static inline vi add(vi sum, u32 x, vu w) {
-#if defined(__AVX512VNNI__) && defined(__AVX512F__)
-        return (vi)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32((int)x), (__m512i)w);
+    typedef ri Sums;
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+#define SIGNED_PRODUCTS  // the bytes of x are taken less 128, which times the sum of a column is added
+    static constexpr int32_t ADDED = 128;
 #else
-        for (int b = 0; b < 4; b++) sum += (int32_t)(x >> 8 * b & 255) * ((vi)(w << (24 - 8 * b)) >> 24);
+    static constexpr int32_t ADDED = 0;
+#endif
+    static inline ri add(ri sum, u32 x, ru w) {
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+        return (ri)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32((int)x), (__m512i)w);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+        return (ri)vusdotq_s32((int32x4_t)sum, (uint8x16_t)vdupq_n_u32(x), (int8x16_t)w);
+#elif defined(SIGNED_PRODUCTS)
+        return (ri)vdotq_s32((int32x4_t)sum, (int8x16_t)vdupq_n_u32(x ^ 0x80808080u), (int8x16_t)w);
+#else
+        for (int b = 0; b < 4; b++) sum += (int32_t)(x >> 8 * b & 255) * ((ri)(w << (24 - 8 * b)) >> 24);
         return sum;
 #endif
     }
 };
+
+// LANES sums from the registers that hold them.
+template <int KIND>
+static inline Sum<KIND> joined(const typename Dot<KIND>::Sums *parts) {
+    if constexpr (WIDE == LANES) {
+        return *parts;
+    } else {
+        Sum<KIND> whole;
+        memcpy(&whole, parts, sizeof whole);
+        return whole;
+    }
+}
 
 #ifdef __wasm__
 // M rows from `row` on by a panel of bytes.
@@ -70,18 +110,26 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     static_assert(PART == PANEL);
     if constexpr (KIND == INT8) return tile_of_bytes<M>(w, x, row, panel, y, stride, mode);
 #endif
-    Sum<KIND> sum[M][VECTORS] = {};
+    constexpr int REGISTERS = PART / WIDE;
+    typename Dot<KIND>::Sums sum[M][REGISTERS] = {};
+    if constexpr (Dot<KIND>::ADDED != 0) {
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+            for (int v = 0; v < REGISTERS; v++)
+                sum[m][v] = Dot<KIND>::ADDED * *(const ri *)&w.sums[panel * PANEL + column + v * WIDE];
+    }
     const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL + column, *left = x.at + row * x.stride;
     const i64 depth = w.depth, step = x.stride;
     for (i64 k = 0; k < depth; k++) {
-        vu right[VECTORS];
+        ru right[REGISTERS];
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) right[v] = *(const vu *)(from + k * PANEL + v * LANES);
+        for (int v = 0; v < REGISTERS; v++) right[v] = *(const ru *)(from + k * PANEL + v * WIDE);
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++) {
             u32 one = left[m * step + k];
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) sum[m][v] = Dot<KIND>::add(sum[m][v], one, right[v]);
+            for (int v = 0; v < REGISTERS; v++) sum[m][v] = Dot<KIND>::add(sum[m][v], one, right[v]);
         }
     }
     const i64 first = panel * PANEL + column;
@@ -89,7 +137,8 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     for (int v = 0; v < VECTORS; v++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
-            finish_sums<KIND>(sum[m][v], w, x, row + m, first + v * LANES, y + m * stride + column + v * LANES, mode);
+            finish_sums<KIND>(joined<KIND>(sum[m] + v * (LANES / WIDE)), w, x, row + m, first + v * LANES,
+                              y + m * stride + column + v * LANES, mode);
 }
 
 // Rows begin ... end - 1 by one panel, in groups of ROWS rows and a rest.

@@ -650,6 +650,14 @@ extern "C" int soft_cross_entropy(void *logits, int type, const i64 *target, i64
 typedef float vector __attribute__((vector_size(64), aligned(4)));
 static const i64 LANES = 16;  // floats in a vector
 
+// Sums are kept in registers of WIDE floats, those of at most STRIP vectors of a row.
+#ifdef __aarch64__  // where g++ keeps every longer vector in memory
+static const int WIDE = 4, STRIP = 1;
+#else
+static const int WIDE = 16, STRIP = 4;
+#endif
+typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
+
 // c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
 // most 6 x 4 = 24 of the 32 of AVX-512, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
 // a_row = 1 multiplies by a transposed matrix.
@@ -657,26 +665,27 @@ static const i64 LANES = 16;  // floats in a vector
 template <int ROWS, int COLUMNS>
 static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row, float *c, i64 c_row,
                          i64 depth) {
-    vector sum[ROWS][COLUMNS];
+    constexpr int REGISTERS = COLUMNS * LANES / WIDE;
+    wide sum[ROWS][REGISTERS];
 #pragma GCC unroll 6
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int n = 0; n < COLUMNS; n++) sum[i][n] = vector{};
+        for (int n = 0; n < REGISTERS; n++) sum[i][n] = wide{};
     for (i64 k = 0; k < depth; k++) {
-        vector right[COLUMNS];
+        wide right[REGISTERS];
 #pragma GCC unroll 4
-        for (int n = 0; n < COLUMNS; n++) right[n] = *(const vector *)(b + k * b_row + n * LANES);
+        for (int n = 0; n < REGISTERS; n++) right[n] = *(const wide *)(b + k * b_row + n * WIDE);
 #pragma GCC unroll 6
         for (int i = 0; i < ROWS; i++) {
             float left = a[i * a_row + k * a_step];
 #pragma GCC unroll 4
-            for (int n = 0; n < COLUMNS; n++) sum[i][n] += left * right[n];
+            for (int n = 0; n < REGISTERS; n++) sum[i][n] += left * right[n];
         }
     }
 #pragma GCC unroll 6
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int n = 0; n < COLUMNS; n++) *(vector *)(c + i * c_row + n * LANES) = sum[i][n];
+        for (int n = 0; n < REGISTERS; n++) *(wide *)(c + i * c_row + n * WIDE) = sum[i][n];
 }
 
 // c [rows, COLUMNS vectors] = a b, in blocks of 6, 4, 2 and 1 rows.
@@ -702,13 +711,17 @@ static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_s
 static void product(i64 rows, i64 columns, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
                     float *c, i64 c_row) {
     i64 n = 0;
-    for (; n + 4 * LANES <= columns; n += 4 * LANES)
-        strip<4>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-    if (n + 2 * LANES <= columns) {
-        strip<2>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-        n += 2 * LANES;
+    if constexpr (STRIP == 4) {
+        for (; n + 4 * LANES <= columns; n += 4 * LANES)
+            strip<4>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
+        if (n + 2 * LANES <= columns) {
+            strip<2>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
+            n += 2 * LANES;
+        }
+        if (n < columns) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
+        return;
     }
-    if (n < columns) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
+    for (; n < columns; n += LANES) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
 }
 
 // Strides of a [batch, heads, length, width] tensor whose last axis is contiguous.

@@ -51,7 +51,7 @@ def _levels(*steps: tuple[str, str, str]) -> tuple[Level, ...]:
     return tuple(found)
 
 
-_PRODUCTS = ("avx512-vnni", "avx512-bf16", "amx")
+_PRODUCTS = ("avx512-vnni", "avx512-bf16", "amx", "dotprod", "bf16")
 _ZEN = "-march=x86-64-v3 -mtune=znver3"  # g++'s general tuning makes attention on Zen 3 up to 1.4 times slower
 _512 = "-march=x86-64-v4 -mprefer-vector-width=512"
 LEVELS = {
@@ -76,10 +76,10 @@ LEVELS = {
 """Of each architecture, the lowest first."""
 
 
-def levels(library: str | None = None) -> tuple[Level, ...]:
-    """The levels of this machine's architecture; with a library, those that it is made for."""
+def levels(library: str | None = None, machine: str = "") -> tuple[Level, ...]:
+    """The levels of an architecture, by default this machine's; with a library, those that it is made for."""
     names = {"amd64": "x86_64", "arm64": "aarch64"}
-    machine = platform.machine().lower()
+    machine = (machine or platform.machine()).lower()
     found = LEVELS.get(names.get(machine, machine), ())
     return tuple(level for level in found if library is None or library in level.libraries)
 
