@@ -273,6 +273,7 @@ def test_a_drive_may_have_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
+    (tmp_path / "file").write_bytes(b"x")
     for fails in (False, True):
 
         def control(descriptor: int, command: int, fails: bool = fails) -> None:
@@ -282,7 +283,7 @@ def test_a_drive_may_have_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(platforms, "fcntl", SimpleNamespace(F_FULLFSYNC=51, fcntl=control))
         monkeypatch.setattr(platforms, "HAS_FULL_SYNC", True)
-        files.fsync(tmp_path)
+        files.fsync(tmp_path / "file")
         assert len(synced) == fails
     assert asked == [51, 51]
 
@@ -373,6 +374,7 @@ def test_streams_take_every_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_closed_pipe_has_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
     invalid, broken = OSError(errno.EINVAL, "Invalid argument"), BrokenPipeError(errno.EPIPE, "Broken pipe")
+    monkeypatch.setattr(platforms, "FOLDERS_OPEN", True)
     assert [platforms.is_closed_pipe(error) for error in (broken, invalid)] == [True, False]
     monkeypatch.setattr(platforms, "FOLDERS_OPEN", False)
     assert [platforms.is_closed_pipe(error) for error in (broken, invalid, OSError(errno.ENOSPC, ""))] == [
