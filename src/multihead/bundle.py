@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multihead.decoding.search import Search, refuse_unstored
+from multihead.engine.stored import StoredTransformer, read_stored
 from multihead.errors import ConfigurationError, FormatError, shortened, shown
 from multihead.files import read_stable, sha256_of
 from multihead.model_folder import (
@@ -41,20 +43,24 @@ from multihead.model_folder import (
     write_json,
 )
 from multihead.models.config import ARCHITECTURES, NetworkConfig, TransformerConfig
-from multihead.models.network import Network
-from multihead.models.recurrent.network import RecurrentTranslator
-from multihead.models.transformer import Transformer
 from multihead.sealed import OpenFolder
 from multihead.text.languages import Direction, Languages, find_directions, listed
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from multihead.interop.formats.opening import Format
+    from multihead.models.network import Network
 
 
 def build_network(config: NetworkConfig) -> Network:
     """The network that ``config`` describes; parameters are drawn from PyTorch's current generator."""
-    return Transformer(config) if isinstance(config, TransformerConfig) else RecurrentTranslator(config)
+    if isinstance(config, TransformerConfig):
+        from multihead.models.transformer import Transformer
+
+        return Transformer(config)
+    from multihead.models.recurrent.network import RecurrentTranslator
+
+    return RecurrentTranslator(config)
 
 
 __all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "model_digest", "save_bundle", "weights_digest"]
@@ -77,6 +83,11 @@ class Bundle:
     target_language: str | None = None
     directions: tuple[Direction, ...] = ()
     """Of a model in which a symbol at the start of the source says into which language (`text.language_tokens`)."""
+
+    @property
+    def searched(self) -> Network | StoredTransformer:
+        """The network, or the weights that it will be built of: for what needs the settings or the compiled search."""
+        return self.model
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source_tokenizer", self.source_tokenizer.reading)
@@ -107,6 +118,32 @@ class Bundle:
                 f"{name}: this model translates {listed(self.directions)}; say which, by --target-language (and "
                 "--source-language), or languages=Languages(source, target) in Python"
             )
+
+
+class StoredBundle(Bundle):
+    """A translator whose network is built when somebody asks for it; until then PyTorch is not imported."""
+
+    @classmethod
+    def of(cls, stored: StoredTransformer, *parts: Any) -> StoredBundle:
+        """A bundle of weights and the other fields of `Bundle`, in order."""
+        made, names = cls.__new__(cls), [field.name for field in fields(Bundle)[1:]]
+        made.__dict__.update(zip(names, parts, strict=True), _stored=stored)
+        made.__post_init__()
+        return made
+
+    @cached_property
+    def model(self) -> Network:
+        """The network."""
+        from multihead.engine.networks import network_of
+
+        stored: StoredTransformer = self.__dict__.pop("_stored")
+        return network_of(stored).eval()
+
+    @property
+    def searched(self) -> Network | StoredTransformer:
+        """The weights until there is a network."""
+        stored: StoredTransformer | None = self.__dict__.get("_stored")
+        return self.model if stored is None else stored
 
 
 def save_bundle(
@@ -153,7 +190,9 @@ def save_bundle(
     save_folder(folder, bundle.model, bundle.model.config, write_parts, rounding)
 
 
-def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None = None) -> Bundle:
+def load_bundle(
+    folder: Path, device: str = "cpu", languages: Languages | None = None, *, lazily: bool = False
+) -> Bundle:
     """Load a model folder, the best model of a run folder, or a model of another program.
 
     Args:
@@ -161,6 +200,8 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
         device: where the network goes.
         languages: source and target, for a model of another program that has several. A model of ours has all of its
             directions, and `Bundle.toward` chooses one.
+        lazily: build no network, and leave PyTorch alone, before somebody asks for it; where that is not possible, it
+            is built as ever.
 
     Raises:
         FormatError: the folder is none of these, something in it is missing or damaged, or a tokenizer is not the one
@@ -179,16 +220,13 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
         tokenizers = [_read_tokenizer(found, name, digests[name]) for name in sorted(digests)]
         languages_told = [_language(config, name, found) for name in ("source_language", "target_language")]
         directions = _directions(config, tokenizers[0], found)
+        parts: tuple[Any, ...] = (tokenizers[0], tokenizers[-1], generation, *languages_told, directions)
+        if lazily and device == "cpu" and isinstance(network_config, TransformerConfig) and not directions:
+            stored = read_stored(network_config, found, config.get("weights"))
+            if stored is not None:
+                return StoredBundle.of(stored, *parts)
         model = load_network(network_config, lambda: build_network(network_config), found, config)
-    return Bundle(
-        model.eval().to(device),
-        tokenizers[0],
-        tokenizers[-1],
-        generation,
-        languages_told[0],
-        languages_told[1],
-        directions,
-    )
+    return Bundle(model.eval().to(device), *parts)
 
 
 def locate(folder: Path) -> Path:

@@ -27,18 +27,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError, shortened, shown
 from multihead.files import atomic_folder, write_tensors
 from multihead.sealed import MANIFEST, MOST_JSON, OpenFolder, find_folder, parse_json, read_file, seal
 from multihead.tensor_files import read_tensors, tensor_places
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+    NetworkType = TypeVar("NetworkType", bound=nn.Module)
 
 Rounding = Literal["bfloat16", "int8"]
 
@@ -48,8 +49,6 @@ FORMAT_VERSION = 6
 _SEALED_SINCE = 6
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-
-NetworkType = TypeVar("NetworkType", bound=nn.Module)
 
 COPY_AGAIN = "copy the whole model folder again"
 """Advice for a damaged folder."""
@@ -179,41 +178,6 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
         raise FormatError(f"{error}; the file is damaged: {COPY_AGAIN}") from None
 
 
-def parameter_shapes(build: Callable[[], Any]) -> dict[str, torch.Size]:
-    """The shape of each parameter of a network, for which no memory is allocated and nothing is drawn."""
-    return {name: parameter.shape for name, parameter in without_values(build).named_parameters()}
-
-
-def without_values(build: Callable[[], NetworkType]) -> NetworkType:
-    """A network on the device ``meta``: with the shapes of its parameters, but neither memory nor values."""
-    with torch.device("meta"), _WithoutValues():
-        return build()
-
-
-class _WithoutValues(TorchFunctionMode):
-    """Builds networks on the device ``meta`` without computing values.
-
-    What would draw or compute them does nothing: some of it is implemented in Python for this device, and the first
-    such call imports PyTorch's compiler, which takes seconds.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call ``func``, unless it sets values."""
-        kwargs = kwargs or {}
-        if func is torch.arange:
-            return torch.empty(len(range(*args)), dtype=torch.long)
-        if func in (torch.rand, torch.randn):
-            return torch.empty(*args, **kwargs)
-        if func is torch.linalg.qr:
-            return args[0], args[0]
-        name = getattr(func, "__name__", "")
-        if name.endswith("_") and not name.endswith(("__", "requires_grad_", "detach_")):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
 def differing_shapes(settings: Settings, build: Callable[[], Any], stored: Mapping[str, Sequence[int]]) -> str | None:
     """How stored tensors differ from the parameters of a network, in words; None if they do not.
 
@@ -225,6 +189,8 @@ def differing_shapes(settings: Settings, build: Callable[[], Any], stored: Mappi
     layers = _count_layers(settings)
     if layers > len(stored):
         return f"it has {layers:,} layers, but there are {len(stored):,} tensors"
+    from multihead.skeletons import parameter_shapes
+
     expected = parameter_shapes(build)
     missing, surplus = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
     shapes = [
@@ -282,6 +248,8 @@ def _load_weights(model: nn.Module, folder: OpenFolder, config: dict[str, Any]) 
     Raises:
         FormatError: the weights are damaged, not the ones that ``config`` was written with, or of another network.
     """
+    import torch
+
     parameters = dict(model.named_parameters())
     tensors = _read_weights(folder, config.get("weights"), parameters)
     with torch.no_grad():
@@ -354,6 +322,8 @@ def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: a tensor is not as `quantize_tensors` writes it; the message names it.
     """
+    import torch
+
     dequantized: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(LARGEST) and name.removesuffix(LARGEST) in tensors:
@@ -373,6 +343,8 @@ def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """q [out, in] as int8 and m [out] as float32."""
+    import torch
+
     largest = matrix.abs().amax(1)
     largest = torch.where(largest < 1e-30, 0.0, largest)  # 127 / m would overflow
     # 127 as a tensor: PyTorch divides a number by a tensor as reciprocal and product, which rounds twice.
@@ -382,5 +354,7 @@ def _quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _dequantize(steps: Tensor, largest: Tensor) -> Tensor:
     """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
+    import torch
+
     values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
     return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)

@@ -10,18 +10,26 @@ writes them; what the tensors mean is known to `multihead.model_folder` and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from multihead.errors import FormatError
 from multihead.files import DTYPES
 from multihead.sealed import OpenFolder, parse_json
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Array = npt.NDArray[Any]
+
 _TYPES = {short: name.removeprefix("torch.") for name, short in DTYPES.items()}
+_STORED_AS = {"bool": "uint8", "bfloat16": "uint16"}
+"""Types that NumPy has not, or would have to check, each with one of the same size."""
 _MOST_HEADER = 1 << 26
 
 
@@ -57,6 +65,8 @@ def read_tensors(folder: OpenFolder, name: str, into: Mapping[str, Tensor] | Non
         FormatError: as `tensor_places`; or these are not the bytes that the manifest lists, which may leave ``into``
             overwritten.
     """
+    import torch
+
     header, found = _header(folder, name), {}
     for key, place in _places(header, folder, name).items():
         dtype: torch.dtype = getattr(torch, place.dtype)
@@ -65,12 +75,38 @@ def read_tensors(folder: OpenFolder, name: str, into: Mapping[str, Tensor] | Non
             found[key] = target.detach() if target.is_contiguous() else torch.empty(place.shape, dtype=dtype)
         else:
             found[key] = torch.empty(place.shape, dtype=dtype)
-    again = bytearray(len(header))
     rooms = (tensor.reshape(-1).view(torch.uint8).numpy().data for tensor in found.values() if tensor.numel())
+    _fill(folder, name, header, rooms)
+    return found
+
+
+def read_arrays(folder: OpenFolder, name: str) -> dict[str, tuple[str, Array]]:
+    """The tensors in a safetensors file as arrays, each with the name of its type; bfloat16 as its 16 bits.
+
+    Raises:
+        FormatError: as `read_tensors`.
+    """
+    header = _header(folder, name)
+    found = {
+        key: (place.dtype, np.empty(place.shape, _numpy_type(place.dtype)))
+        for key, place in _places(header, folder, name).items()
+    }
+    rooms = (array.reshape(-1).view(np.uint8).data for _, array in found.values() if array.size)
+    _fill(folder, name, header, rooms)
+    return found
+
+
+def _numpy_type(name: str) -> np.dtype[Any]:
+    """The type of NumPy in which a type of PyTorch is read."""
+    return np.dtype(_STORED_AS.get(name, name))
+
+
+def _fill(folder: OpenFolder, name: str, header: bytearray, rooms: Iterable[memoryview]) -> None:
+    """Fill ``rooms`` with what follows the header; errors as `read_tensors`."""
+    again = bytearray(len(header))
     folder.read_into(name, chain([memoryview(again)], rooms))
     if again != header:
         raise FormatError(f"{folder.path / name}: has changed while it was read; read it again")
-    return found
 
 
 def _header(folder: OpenFolder, name: str) -> bytearray:
@@ -102,7 +138,7 @@ def _place_of(values: object) -> TensorPlace | None:
     """What an entry of a header describes; None if it is impossible."""
     match values:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if dtype in _TYPES:
-            width = getattr(torch, _TYPES[dtype]).itemsize
+            width = _numpy_type(_TYPES[dtype]).itemsize
             sizes = len(shape) <= 16 and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
             if sizes and 0 <= start <= end and math.prod(shape) * width == end - start:
                 return TensorPlace(_TYPES[dtype], tuple(shape), start, end)

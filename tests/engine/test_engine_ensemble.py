@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from multihead.decoding.beam import beam_search
-from multihead.decoding.ensemble import MEANS, Ensemble
+from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.scoring import force
-from multihead.decoding.search import Mean, Search
+from multihead.decoding.search import MEANS, Mean, Search
 from multihead.decoding.shortlist import Shortlist, Shortlisted
 from multihead.decoding.task import SearchTask
 from multihead.engine.ensemble import MOST_MODELS, EngineEnsemble

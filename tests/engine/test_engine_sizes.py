@@ -14,8 +14,9 @@ from torch import nn
 
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
+from multihead.engine.networks import NetworkWeights, why_not
 from multihead.engine.search import LONGEST, Engine, EngineCache
-from multihead.engine.weights import load_search_library, model_weights, why_not
+from multihead.engine.weights import load_search_library, model_weights
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.models.transformer import Transformer
 
@@ -52,7 +53,7 @@ def test_a_weight_of_another_shape_is_refused_by_name(drawn: Any, name: str) -> 
         Engine(model)
     assert EngineCache().get(model, "float32") == reason
     with pytest.raises(ShapeError, match="the compiled search expected a float32 weight"):
-        model_weights(model, "int8")
+        model_weights(NetworkWeights(model), "int8")
 
 
 def test_sizes_of_the_heads_that_do_not_fit_the_weights_are_refused(drawn: Any) -> None:

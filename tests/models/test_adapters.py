@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multihead.engine.weights import why_not
+from multihead.engine.networks import why_not
 from multihead.errors import ConfigurationError
 from multihead.kernels import random
 from multihead.models.adapters import adapt, merged

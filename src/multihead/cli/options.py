@@ -329,6 +329,8 @@ def load_translator(
     threads: int | None = None,
     device: str = "cpu",
     languages: Languages | None = None,
+    *,
+    lazily: bool = False,
 ) -> Translator:
     """Load a model and set its search; prints a line if the compiled search must be built first.
 
@@ -338,21 +340,21 @@ def load_translator(
         threads: of PyTorch; None leaves its default.
         device: ``cpu`` or ``cuda``.
         languages: of a model that has several.
+        lazily: as of `Translator.load`.
 
     Raises:
         FormatError: the folder is not a model.
         ConfigurationError: the device does not exist, or the settings contradict those of the model.
     """
-    import torch
-
     from multihead.engine.weights import load_search_library
-    from multihead.models.transformer import Transformer
+    from multihead.kernels.native import set_thread_count
+    from multihead.models.config import TransformerConfig
     from multihead.translating.translator import Translator
 
     if threads is not None:
-        torch.set_num_threads(threads)
-    translator = Translator.load(model, device, languages)
-    if device == "cpu" and isinstance(translator.bundle.model, Transformer):
+        set_thread_count(threads)
+    translator = Translator.load(model, device, languages, lazily=lazily)
+    if device == "cpu" and isinstance(translator.bundle.searched.config, TransformerConfig):
         load_search_library(remark)  # built once per machine, within seconds
     return translator.searching(**search)
 

@@ -348,7 +348,8 @@ def translate(
     text, files = None if source is None else check_input(source), parsed.files()
     if text is not None and files is not None:
         files.check_lines(text)
-    translator = parsed.choosing.join(load_translator(model, wishes, threads, device, languages), device)
+    loaded = load_translator(model, wishes, threads, device, languages, lazily=True)
+    translator = parsed.choosing.join(loaded, device)
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)

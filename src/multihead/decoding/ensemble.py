@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -23,9 +23,6 @@ from torch import Tensor
 from multihead.decoding.search import Mean
 from multihead.decoding.stepper import Attending, State, Stepper
 from multihead.errors import ConfigurationError, ShapeError
-
-MEANS: tuple[Mean, ...] = get_args(Mean)
-"""By number, as ``decoding_search`` takes them."""
 
 
 def scaled(weights: Sequence[float] | None, models: int) -> list[float]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from multihead.decoding.search import LengthPenalty, power
 from multihead.errors import MultiheadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def by_row(steps: Sequence[tuple[Tensor, Tensor]], batch: int) -> list[Tensor]:
 
     Rows leave during a search, so the steps have different lengths. One transfer from the device serves all of them.
     """
+    import torch
+
     rows = torch.cat([rows for rows, _ in steps])
     values = torch.cat([values for _, values in steps])
     counts = rows.bincount(minlength=batch).tolist()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -25,6 +25,9 @@ from multihead.errors import ConfigurationError
 
 Mean = Literal["probabilities", "log-probabilities"]
 """What an ensemble averages (`decoding.ensemble`)."""
+
+MEANS: tuple[Mean, ...] = get_args(Mean)
+"""By number, as ``decoding_search`` takes them."""
 
 LengthPenalty = Callable[[int, float], float]
 """(length, alpha) -> divisor. It must be positive and must not decrease with length: `ranking.Exact` relies on that."""

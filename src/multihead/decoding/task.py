@@ -1,27 +1,30 @@
 """What a search must produce: symbols, lengths, restrictions, n best.
 
 `decoding.search.Search` says how to search; a `SearchTask` has what only the running program knows. Every search takes
-both.
+both. The compiled search takes them as Python's numbers, so nothing here imports torch until a tensor is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from multihead.decoding.ranking import Stop
-from multihead.decoding.recording import Recorder
-from multihead.decoding.restrictions import Forced, NoRepeat, Restriction
 from multihead.decoding.search import LengthPenalty, Search, Symbols
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.platforms import widest_float
 
-Limits = int | Sequence[int] | Int[Tensor, " batch"]
-"""A length for all sentences, or one for each."""
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from multihead.decoding.ranking import Stop
+    from multihead.decoding.recording import Recorder
+    from multihead.decoding.restrictions import Restriction
+
+    Limits: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
+    """A length for all sentences, or one for each."""
 
 
 @dataclass(frozen=True)
@@ -60,91 +63,108 @@ class SearchTask:
 
     def effective_restrictions(self, search: Search) -> list[Restriction]:
         """All restrictions of a search, in the order in which they apply."""
+        if not (search.no_repeat or self.symbols.forced):
+            return list(self.restrictions)
+        from multihead.decoding.restrictions import Forced, NoRepeat
+
         forced = [Forced(self.symbols.forced)] if self.symbols.forced else []
         return [*([NoRepeat(search.no_repeat)] if search.no_repeat else []), *self.restrictions, *forced]
 
     def lengths(
         self, search: Search, sources: Sequence[int] | Int[Tensor, " batch"], device: torch.device | None = None
     ) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
+        """As `length_lists`, as tensors on a device."""
+        import torch
+
+        limits, minimums = self.length_lists(search, sources)
+        most, least = (torch.tensor(row, dtype=torch.long, device=device) for row in (limits, minimums))
+        return most, least
+
+    def length_lists(
+        self, search: Search, sources: Sequence[int] | Int[Tensor, " batch"]
+    ) -> tuple[list[int], list[int]]:
         """The maximum and the minimum length of each sentence.
 
         Args:
             search: decides where the task has no lengths of its own.
             sources: number of symbols of each source.
-            device: of the result.
 
         Raises:
             ShapeError: not one length per sentence.
             ConfigurationError: lengths outside their range, or without room for the end symbol after the minimum.
         """
-        sizes = sources.tolist() if isinstance(sources, Tensor) else list(sources)
+        sizes = list(sources) if isinstance(sources, Sequence) else sources.tolist()
         most, least = self.max_lengths, self.min_lengths
         if least is None:
             least = [search.least(size) for size in sizes] if most is None else 0
-        limits = limit_tensor([search.limit(size) for size in sizes] if most is None else most, len(sizes), device)
-        minimums = minimum_tensor(least, limits)
-        for restriction in self.effective_restrictions(search):
-            restriction.check(limits, self.symbols)
+        limits = _limits([search.limit(size) for size in sizes] if most is None else most, len(sizes))
+        minimums = _minimums(least, limits)
+        if restrictions := self.effective_restrictions(search):
+            import torch
+
+            for restriction in restrictions:
+                restriction.check(torch.tensor(limits, dtype=torch.long), self.symbols)
         return limits, minimums
 
     def divisors(self, search: Search, longest: int, device: torch.device | None = None) -> Float[Tensor, " lengths"]:
-        """penalty(n, alpha) for n = 0 ... longest, in the device's widest type; 1 for n = 0.
+        """As `divisor_list`, in the device's widest type."""
+        import torch
+
+        row = self.divisor_list(search, longest)
+        return torch.tensor(row, dtype=torch.float64 if device is None else widest_float(device), device=device)
+
+    def divisor_list(self, search: Search, longest: int) -> list[float]:
+        """penalty(n, alpha) for n = 0 ... longest; 1 for n = 0.
 
         Raises:
             ConfigurationError: alpha is too large for such lengths.
         """
         penalty = self.penalty or search.penalty
         try:
-            row = [1.0, *(penalty(length, search.alpha) for length in range(1, longest + 1))]
+            return [1.0, *(penalty(length, search.alpha) for length in range(1, longest + 1))]
         except OverflowError:
             raise ConfigurationError(
                 f"an alpha of {search.alpha} is too large for hypotheses of {longest} symbols: give a smaller one; "
                 "0 to 2 is usual"
             ) from None
-        return torch.tensor(row, dtype=torch.float64 if device is None else widest_float(device), device=device)
 
 
-def limit_tensor(limits: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:
+def _limits(limits: Limits, batch: int) -> list[int]:
     """The maximum length of each sentence.
 
     Raises:
         ShapeError: neither one number nor one per sentence.
         ConfigurationError: a limit below 1.
     """
-    tensor = _of_each_sentence("length limits", limits, batch, device)
-    if batch and int(tensor.min()) < 1:
-        raise ConfigurationError(
-            f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
-        )
-    return tensor
+    found = _of_each_sentence("length limits", limits, batch)
+    if found and min(found) < 1:
+        raise ConfigurationError(f"a length limit counts the end symbol and must be at least 1, got {min(found)}")
+    return found
 
 
-def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+def _minimums(minimums: Limits, limits: Sequence[int]) -> list[int]:
     """The minimum length of each sentence, excluding the end symbol.
 
     Raises:
         ShapeError: neither one number nor one per sentence.
         ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
     """
-    tensor = _of_each_sentence("minimum lengths", minimums, len(limits), limits.device)
-    if len(limits) and int(tensor.min()) < 0:
-        raise ConfigurationError(f"a minimum length cannot be negative, got {int(tensor.min())}")
-    unfit = (tensor >= limits).nonzero()[:1, 0].tolist()
-    if unfit:
-        least, limit = int(tensor[unfit[0]]), int(limits[unfit[0]])
-        raise ConfigurationError(
-            f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
-            f"minimum to {limit - 1}, or raise the limit to {least + 1}"
-        )
-    return tensor
+    found = _of_each_sentence("minimum lengths", minimums, len(limits))
+    if found and min(found) < 0:
+        raise ConfigurationError(f"a minimum length cannot be negative, got {min(found)}")
+    for least, limit in zip(found, limits, strict=True):
+        if least >= limit:
+            raise ConfigurationError(
+                f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
+                f"minimum to {limit - 1}, or raise the limit to {least + 1}"
+            )
+    return found
 
 
-def _of_each_sentence(name: str, lengths: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:
+def _of_each_sentence(name: str, lengths: Limits, batch: int) -> list[int]:
     if isinstance(lengths, int):
-        lengths = [lengths] * batch
-    tensor = torch.as_tensor(lengths, dtype=torch.long, device=device)
-    if tensor.shape != (batch,):
-        raise ShapeError(
-            f"got {name} of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
-        )
-    return tensor
+        return [lengths] * batch
+    if len(lengths) != batch:
+        raise ShapeError(f"got {name} of shape ({len(lengths)},) for {batch} sentences: give one number, or one each")
+    given = list(lengths) if isinstance(lengths, Sequence) else lengths.tolist()
+    return [int(length) for length in given]

@@ -22,31 +22,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
-from multihead.decoding.ensemble import MEANS
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
-from multihead.decoding.search import Mean, Search
-from multihead.decoding.shortlist import Shortlist
-from multihead.decoding.stepper import Stepper
+from multihead.decoding.search import MEANS, Mean, Search
 from multihead.decoding.task import SearchTask
-from multihead.engine.graphs import Capture, Graphs
-from multihead.engine.weights import (
-    PackedModel,
-    Precision,
-    has_hooks,
-    integers,
-    require_handle,
-    weights_version,
-    why_not,
-)
+from multihead.engine.stored import StoredTransformer
+from multihead.engine.weights import PackedModel, Precision, Source, integers, require_handle
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
-from multihead.kernels.native import pointer, thread_count
-from multihead.models.network import Network
-from multihead.models.transformer import Transformer
+from multihead.kernels.native import thread_count
+
+if TYPE_CHECKING:
+    from multihead.decoding.shortlist import Shortlist
+    from multihead.decoding.stepper import Stepper
+    from multihead.engine.graphs import Capture, Graphs
+    from multihead.models.network import Network
 
 WIDEST = 255
 """The widest beam: the number of a hypothesis is a byte."""
@@ -98,7 +90,7 @@ class CompiledSearch(ABC):
     @property
     def current(self) -> bool:
         """Whether every model still has the weights that were copied."""
-        return all(engine.version == weights_version(engine.model) for engine in self.together.engines)
+        return all(engine.version == version_of(engine.model) for engine in self.together.engines)
 
     def search(
         self,
@@ -123,7 +115,7 @@ class CompiledSearch(ABC):
             MultiheadError: as `decoding.beam.beam_search`.
         """
         search = search or Search()
-        limits, minimums = (lengths.tolist() for lengths in task.lengths(search, [len(source) for source in sources]))
+        limits, minimums = task.length_lists(search, [len(source) for source in sources])
         found: list[list[Hypothesis]] = [[] for _ in sources]
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         with self.open(task, search, max(limits, default=1), workers) as running:
@@ -171,7 +163,7 @@ class Engine(CompiledSearch):
     """A Transformer for the compiled search. It has a prepacked copy of the weights at the time of its construction.
 
     Args:
-        model: the model.
+        model: the model; or its weights, which need no PyTorch.
         precision: of the matrix products.
         shortlist: restricts translations to its symbols for their source, as `decoding.shortlist.Shortlisted` does.
 
@@ -180,17 +172,20 @@ class Engine(CompiledSearch):
         SurroundingsError: not enough memory for the copy.
     """
 
-    def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
+    def __init__(
+        self,
+        model: Network | StoredTransformer,
+        precision: Precision = "float32",
+        shortlist: Shortlist | None = None,
+    ) -> None:
         reason = why_not(model)
         if reason is not None:
             raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
-        assert isinstance(model, Transformer)
-        self.model, self.precision, self.shortlist = model, precision, shortlist
-        self.version = weights_version(model)
-        self.packed = PackedModel(model, precision, shortlist)
-        decoder = (*model.decoder.parameters(), model.output.weight)
-        self.own_rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
-        self.config = model.config
+        self.model: Any = model
+        self.precision, self.shortlist = precision, shortlist
+        self.version, source = version_of(model), _source_of(model)
+        self.packed, self.config = PackedModel(source, precision, shortlist), source.config
+        self.own_rows = _MANY_ROWS if self.packed.decoder_size >= _LARGE else _ROWS
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is built from the copied model."""
@@ -214,7 +209,7 @@ class RunningSearch:
         self._process = os.getpid()
         self._lock = threading.RLock()  # the library holds a search in one thread at a time
         self._vocab = engine.config.source_vocab
-        divisors = task.divisors(search, longest).contiguous()  # [longest + 1], float64
+        divisors = np.array(task.divisor_list(search, longest))  # [longest + 1], float64
         begin, end = task.symbols.begin, task.symbols.end
         target = engine.config.target_vocab
         forced = task.symbols.forced
@@ -232,7 +227,7 @@ class RunningSearch:
             *((ctypes.c_void_p * len(handles))(*some) for some in zip(*handles, strict=True)),
             (ctypes.c_double * len(shares))(*shares), integers([len(handles), *numbers, MEANS.index(mean)]), patience,
             integers(forbidden), len(forbidden), integers(forced), len(forced),
-            pointer(divisors, longest + 1, torch.float64), longest + 1,
+            divisors.ctypes.data, longest + 1,
         )  # fmt: skip
         self._search: int | None = require_handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
@@ -240,11 +235,10 @@ class RunningSearch:
 
     def _set_positions(self, longest: int) -> None:
         """Pass the position vectors to the library, and keep them alive as long as the search."""
-        self._positions = [engine.packed.positions(longest) for engine in self._engines]
-        self._reach, full = longest, torch.float32
-        for number, (one, other) in enumerate(self._positions):
-            addresses = pointer(one, one.numel(), full), len(one), pointer(other, other.numel(), full), len(other)
-            if self._library.decoding_positions(self._search, number, *addresses):
+        self._positions, self._reach = [engine.packed.positions(longest) for engine in self._engines], longest
+        for number, (engine, (one, other)) in enumerate(zip(self._engines, self._positions, strict=True)):
+            addresses = engine.packed.addresses(one, other)
+            if self._library.decoding_positions(self._search, number, addresses[0], len(one), addresses[1], len(other)):
                 raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
 
     def __enter__(self) -> RunningSearch:
@@ -395,15 +389,17 @@ class EngineCache:
         self._capture = capture
         self._graphs: Graphs | None = None
         self._made: dict[tuple[Precision, bool], Engine] = {}
-        self._refused: tuple[Network, Any, str] | None = None
+        self._refused: tuple[Any, Any, str] | None = None
 
-    def get(self, model: Network, precision: Precision, shortlist: Shortlist | None = None) -> Engine | str:
+    def get(
+        self, model: Network | StoredTransformer, precision: Precision, shortlist: Shortlist | None = None
+    ) -> Engine | str:
         """The compiled search of a model, or the reason why there is none."""
         kind = precision, shortlist is not None
         found = self._made.get(kind)
         if found is not None and found.model is model and found.current and same_shortlist(found.shortlist, shortlist):
             return found
-        now = weights_version(model)
+        now = version_of(model)
         if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
             return self._refused[2]
         self._made.pop(kind, None)
@@ -416,12 +412,46 @@ class EngineCache:
 
     def stepper(self, model: Network) -> Stepper[Any]:
         """The model for searches step by step: on a GPU, the steps of a Transformer without hooks are graphs."""
-        graphed = self._capture is not None or model.output.weight.is_cuda
-        if not graphed or not isinstance(model, Transformer) or has_hooks(model):
+        if self._capture is None and not model.output.weight.is_cuda:
+            return model
+        from multihead.engine.graphs import Graphs
+        from multihead.engine.networks import has_hooks
+        from multihead.models.transformer import Transformer
+
+        if not isinstance(model, Transformer) or has_hooks(model):
             return model
         if self._graphs is None or self._graphs.model is not model:
             self._graphs = Graphs(model, self._capture)
         return self._graphs
+
+
+def why_not(model: Network | StoredTransformer) -> str | None:
+    """Why compiled code cannot search a model here; None if it can."""
+    if isinstance(model, StoredTransformer):
+        return model.why_not()
+    from multihead.engine import networks
+
+    return networks.why_not(model)
+
+
+def version_of(model: Network | StoredTransformer) -> object:
+    """Differs after a weight was changed."""
+    if isinstance(model, StoredTransformer):
+        return None
+    from multihead.engine.networks import weights_version
+
+    return weights_version(model)
+
+
+def _source_of(model: Network | StoredTransformer) -> Source:
+    """The weights of a model that `why_not` has nothing against."""
+    if isinstance(model, StoredTransformer):
+        return model
+    from multihead.engine.networks import NetworkWeights
+    from multihead.models.transformer import Transformer
+
+    assert isinstance(model, Transformer)
+    return NetworkWeights(model)
 
 
 def same_shortlist(one: Shortlist | None, other: Shortlist | None) -> bool:

@@ -5,39 +5,32 @@ the best symbols; `products.h`, `operands.h` and `tiles.h` multiply matrices in 
 `multihead.kernels.native` builds them, and `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
-them. Only the names of a Transformer's parts are used here; `models.transformer` defines what is computed with them.
+them. Only the settings and the names of a Transformer's weights are used here; `models.transformer` defines what is
+computed with them. They come from a network (`engine.networks`), or from a model folder without PyTorch
+(`engine.stored`), so nothing here imports it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+import numpy.typing as npt
 
-from multihead.attention import MultiHeadAttention, RelativeBias
-from multihead.decoding.shortlist import Shortlist
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
-from multihead.kernels.native import Announce, Library, Native, load_library, pointer
-from multihead.model_folder import round_matrix, without_values
-from multihead.models.layers import (
-    DecoderLayer,
-    Embedding,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    LearnedPositions,
-    LinearPositions,
-    Residual,
-    RMSNorm,
-    sinusoid,
-)
-from multihead.models.network import Network
-from multihead.models.stack_config import GATED, Activation
-from multihead.models.transformer import Transformer
+from multihead.kernels.native import Announce, Library, Native, load_library
+from multihead.models.config import TransformerConfig
+from multihead.models.stack_config import GATED, Activation, Sinusoid
+
+if TYPE_CHECKING:
+    from multihead.decoding.shortlist import Shortlist
+
+Weight = Any
+"""A tensor of PyTorch, or an array: numbers with an address and rows."""
 
 _FILES = ("decoding.cpp", "next_symbols.h", "network.h", "products.h", "operands.h", "tiles.h")
 _SIGNATURES = {
@@ -95,59 +88,59 @@ class ModelWeights(NamedTuple):
     sizes: list[int]
     """The fields of ``Sizes`` in network.h."""
     scales: list[float]
-    tensors: list[Tensor | None]
+    tensors: list[Weight | None]
     """Contiguous float32; None for a missing bias."""
+    decoder: int
+    """Numbers in the layers of the decoder and the matrix of the output projection."""
 
 
-def why_not(model: Network) -> str | None:
-    """Why compiled code cannot search a model here; None if it can."""
-    return _unsupported(model) or (None if load_search_library().library is not None else load_search_library().reason)
+@runtime_checkable
+class Source(Protocol):
+    """Where the weights of a Transformer come from."""
+
+    config: TransformerConfig
+
+    def scales(self) -> tuple[float, float]:
+        """What the embeddings of the source, and the states before the output projection, are multiplied by."""
+
+    def weight(self, name: str, *shape: int) -> Weight | None:
+        """A weight as contiguous float32 numbers on the CPU; None if there is none of this name.
+
+        Raises:
+            ShapeError: it has another shape or type, or is elsewhere.
+        """
+
+    def rounded(self, table: Weight, precision: Precision) -> Weight:
+        """A matrix after rounding, in float32."""
+
+    def biases(self) -> Sequence[Weight]:
+        """Biases by distance of encoder [heads, 2 reach + 1] and decoder [reach + 1, heads].
+
+        If positions are linear, their slopes [heads] alone.
+        """
+
+    def taken(self, array: npt.NDArray[np.float32]) -> Weight:
+        """A computed array as a weight."""
+
+    def address(self, tensor: Weight) -> int:
+        """Where contiguous float32 numbers begin."""
 
 
-def _unsupported(model: Network) -> str | None:
-    if type(model) is not Transformer:
-        return f"a {type(model).__name__} is not compiled, only a Transformer is"
-    if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
-        return "the weights are not float32 on a CPU"
-    if has_hooks(model):
-        return "hooks watch its modules, which compiled code would not call"
-    skeleton = without_values(lambda: Transformer(model.config))
-    if _module_types(model) != _module_types(skeleton):
-        return "modules in it are not a Transformer's own"
-    expected = {name: weight.shape for name, weight in _named(skeleton)}
-    found = {name: weight.shape for name, weight in _named(model)}
-    for name in (*expected, *found):
-        if expected.get(name) != found.get(name):
-            shape, settings = (list(shapes.get(name, ())) or "no weight" for shapes in (found, expected))
-            return f"{name} is {shape}, and the model's settings say {settings}"
-    if not all(_finite(p) for p in model.parameters()):
-        return "a weight is not a finite number"
-    return None
-
-
-def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
-    """Differs after a weight was changed in place or replaced, and after a hook was added.
-
-    PyTorch does not count in-place changes of weights that were made in inference mode.
-    """
-    return has_hooks(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
-
-
-def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
+def model_weights(source: Source, precision: Precision) -> ModelWeights:
     """The weights of a model; contiguous tensors are not copied.
 
     Raises:
-        ShapeError: a weight has not the shape that follows from the sizes.
+        ShapeError: a weight is missing, or has not the shape that follows from the settings.
     """
-    config, attention = model.config, next(_attentions(model))
-    final, embedded = config.has_final_norm, config.embedding_norm
+    config = source.config
+    embedded, parallel = config.embedding_norm, config.block == "parallel"  # a layer of parallel blocks has one norm
     sizes = [
         PRECISIONS.index(precision),
         config.width,
-        attention.heads,
-        attention.kv_heads,
-        attention.key_width // attention.heads,
-        attention.value_width // attention.heads,
+        config.heads,
+        config.kv_heads or config.heads,
+        config.key_width // config.heads,
+        config.value_width // config.heads,
         config.inner,
         config.encoder_layers,
         config.decoder_layers,
@@ -155,7 +148,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         config.target_vocab,
         _ACTIVATIONS.index(config.feed_forward),
         int(config.norm == "pre"),
-        int(final),
+        int(config.has_final_norm),
         int(embedded),
         int(config.norm_kind == "rms"),
         config.reach if config.positions == "relative" else 0,
@@ -164,52 +157,34 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(config.positions == "alibi"),
         ("none", "layer", "rms").index(config.query_key_norm),
         config.encoder_window or 0,
-        int(config.block == "parallel"),
+        int(parallel),
         config.reach if config.positions == "shaw" else 0,
     ]
-    shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
-    parallel = config.block == "parallel"  # a layer has one norm
-    tensors: list[Tensor | None] = []
-    for embedding, vocabulary in zip((model.source_embedding, model.target_embedding), sizes[9:11], strict=True):
-        table = _checked(embedding.table.weight, vocabulary, config.width)
-        table = table if precision == "float32" else round_matrix(table, precision)
-        tensors += [table, *(shapes.norm(embedding.norm) if embedded else ())]
-    for layer in model.encoder:
-        assert isinstance(layer, EncoderLayer)
-        tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
-        residual = None if parallel else layer.feed_forward_residual
-        tensors += [*shapes.feed_forward(residual, layer.feed_forward, gated)]
-    for layer in model.decoder:
-        assert isinstance(layer, DecoderLayer)
-        tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*shapes.cross_attention(None if parallel else layer.cross_residual, layer.cross_attention)]
-        residual = None if parallel else layer.feed_forward_residual
-        tensors += [*shapes.feed_forward(residual, layer.feed_forward, gated)]
-    if (len(model.encoder), len(model.decoder)) != (config.encoder_layers, config.decoder_layers):
-        raise ShapeError(f"got {len(model.encoder)} and {len(model.decoder)} layers, and the settings say otherwise")
-    if final:
-        tensors += [*shapes.norm(model.encoder_norm), *shapes.norm(model.decoder_norm)]
-    tensors += [*_linear(model.output, config.target_vocab, config.width), *_biases(model)]
-    return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], tensors)
+    parts = _Parts(source)
+    tensors: list[Weight | None] = []
+    for side, vocabulary in (("source", config.source_vocab), ("target", config.target_vocab)):
+        table = parts.required(f"{side}_embedding.table.weight", vocabulary, config.width)
+        tensors.append(table if precision == "float32" else source.rounded(table, precision))
+        tensors += parts.norm(f"{side}_embedding.norm") if embedded else ()
+    for number in range(config.encoder_layers):
+        layer = f"encoder.{number}"
+        tensors += parts.self_attention(layer, 2 * config.reach + 1)
+        tensors += parts.feed_forward(layer, with_norm=not parallel)
+    size = config.target_vocab * config.width
+    for number in range(config.decoder_layers):
+        layer = f"decoder.{number}"
+        start = len(tensors)
+        tensors += parts.self_attention(layer, config.reach + 1)
+        tensors += parts.cross_attention(layer, with_norm=not parallel)
+        tensors += parts.feed_forward(layer, with_norm=not parallel)
+        size += sum(math.prod(tensor.shape) for tensor in tensors[start:] if tensor is not None)
+    if config.has_final_norm:
+        tensors += [*parts.norm("encoder_norm"), *parts.norm("decoder_norm")]
+    tensors += [*parts.linear("output", config.target_vocab, config.width, bias=config.output_bias), *source.biases()]
+    return ModelWeights(sizes, [*source.scales(), config.norm_eps], tensors, size)
 
 
-def _biases(model: Transformer) -> Iterator[Tensor]:
-    """Relative biases by distance: of the encoder [heads, 2 reach + 1], of the decoder [reach + 1, heads].
-
-    If positions are linear, their slopes [heads] instead, which encoder and decoder share.
-    """
-    encoder, decoder, config = model.encoder_positions, model.decoder_positions, model.config
-    if isinstance(decoder, LinearPositions):
-        yield _checked(decoder.slopes, config.heads)
-    if isinstance(encoder, RelativeBias) and isinstance(decoder, RelativeBias):
-        heads, reach = config.heads, config.reach
-        tables = [_checked(side.table, config.relative_buckets, heads) for side in (encoder, decoder)]
-        distances = torch.arange(-reach, reach + 1)
-        yield _checked(tables[0][encoder.bucket(distances)].t(), heads, 2 * reach + 1)
-        yield _checked(tables[1][decoder.bucket(distances[: reach + 1])], reach + 1, heads)
-
-
-def position_table(model: Transformer, embedding: Embedding, length: int) -> Tensor:
+def position_table(source: Source, side: Literal["source", "target"], length: int) -> Weight:
     """Position vectors [positions, width]: ``length`` of them, all learned ones, or one of zeros if there are none.
 
     If positions are rotary, the turns of a head instead [positions, key] (`kernels.pointwise.Turns`).
@@ -217,20 +192,32 @@ def position_table(model: Transformer, embedding: Embedding, length: int) -> Ten
     Raises:
         ShapeError: learned ones that are none, or not float32 on the CPU.
     """
-    width, places = model.config.width, embedding.positions if model.rotary is None else model.rotary
-    if isinstance(places, LearnedPositions):
-        table = places.table.weight
-        return _checked(table, max(1, len(table)), width)
-    if places is None:
-        return torch.zeros(1, width)
-    return _checked(sinusoid(torch.arange(length), places.width, places.layout), length, places.width)
+    config = source.config
+    if config.positions == "learned":
+        return _Parts(source).required(f"{side}_embedding.positions.table.weight", config.max_positions, config.width)
+    if config.positions == "rotary":
+        return source.taken(sinusoids(length, config.key_width // config.heads, "halves"))
+    if config.positions == "sinusoidal":
+        return source.taken(sinusoids(length, config.width, config.sinusoid))
+    return source.taken(np.zeros((1, config.width), np.float32))
+
+
+def sinusoids(length: int, width: int, layout: Sinusoid) -> npt.NDArray[np.float32]:
+    """`models.layers.sinusoid` of the first positions; the last bit of a number can differ."""
+    half = np.arange(width // 2, dtype=np.float64)
+    steps = width / 2 if layout in ("interleaved", "halves") else max(width / 2 - 1, 1)
+    angle = (np.arange(length, dtype=np.float64) + (2 if layout == "fairseq" else 0))[:, None]
+    angle = angle * np.exp(half * (-math.log(10000.0) / steps))
+    if layout == "interleaved":
+        return np.stack((np.sin(angle), np.cos(angle)), axis=-1).reshape(length, width).astype(np.float32)
+    return np.concatenate((np.sin(angle), np.cos(angle)), axis=-1).astype(np.float32)
 
 
 class PackedModel:
     """A model's weights as the library holds them: prepacked, but the embeddings, which are the model's own.
 
     Args:
-        model: which `why_not` has nothing against.
+        source: the weights, which `Source.why_not` has nothing against.
         precision: of the matrix products.
         shortlist: for the vocabularies of the model.
 
@@ -239,28 +226,26 @@ class PackedModel:
         SurroundingsError: not enough memory.
     """
 
-    def __init__(self, model: Transformer, precision: Precision, shortlist: Shortlist | None) -> None:
+    def __init__(self, source: Source, precision: Precision, shortlist: Shortlist | None) -> None:
         library = load_search_library().library
         assert library is not None
-        self.library, self._model = library, model
-        weights = model_weights(model, precision)
-        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
-        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
-        self._positions: tuple[int, Tensor, Tensor] | None = None
+        self.library, self._source = library, source
+        weights = model_weights(source, precision)
+        self.decoder_size = weights.decoder
+        self._tables = weights.tensors[0], weights.tensors[3 if source.config.embedding_norm else 1]  # not copied
+        self._tables_at = self.addresses(*self._tables)
+        self._positions: tuple[int, Weight, Weight] | None = None
         handle: int | None = library.decoding_model(
             integers(weights.sizes),
             (ctypes.c_float * len(weights.scales))(*weights.scales),
             (ctypes.c_void_p * len(weights.tensors))(
-                *[
-                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
-                    for tensor in weights.tensors
-                ]
+                *[None if tensor is None else source.address(tensor) for tensor in weights.tensors]
             ),
         )
         self.handle = require_handle(handle, "a second copy of the weights: use decoding.beam")
         self.shortlist_handle: int | None = None
         if shortlist is not None:
-            shortlist.check(model.config.source_vocab, model.config.target_vocab)
+            shortlist.check(source.config.source_vocab, source.config.target_vocab)
             always, starts, more = shortlist.arrays
             addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
             self.shortlist_handle = require_handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
@@ -273,18 +258,22 @@ class PackedModel:
 
     def check_tables(self) -> None:
         """Raise ConfigurationError if the model's embeddings were moved."""
-        if self._tables_at != [table.data_ptr() for table in self._tables if table is not None]:
+        if self._tables_at != self.addresses(*self._tables):
             raise ConfigurationError("the memory of the model's embeddings was released: make another Engine")
 
-    def positions(self, longest: int) -> tuple[Tensor, Tensor]:
+    def positions(self, longest: int) -> tuple[Weight, Weight]:
         """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
         held = self._positions
         if held is None or held[0] < longest:
-            reach, tables = max(512, 2 * longest), (self._model.source_embedding, self._model.target_embedding)
-            one, other = (position_table(self._model, table, reach) for table in tables)
+            reach = max(512, 2 * longest)
+            one, other = position_table(self._source, "source", reach), position_table(self._source, "target", reach)
             # One assignment: another thread may replace it by a shorter one meanwhile.
             held = self._positions = reach, one, other
         return held[1:]
+
+    def addresses(self, *tables: Weight) -> list[int]:
+        """Where tables begin."""
+        return [self._source.address(table) for table in tables]
 
 
 def require_handle(handle: int | None, what: str) -> int:
@@ -299,101 +288,66 @@ def integers(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-class _Shapes(NamedTuple):
-    """The weights of a layer's parts, each checked to have the shape that the compiled code reads."""
+class _Parts:
+    """The weights of a model's parts by name, each checked to have the shape that the compiled code reads."""
 
-    width: int
-    heads: int
-    kv_heads: int
-    key: int
-    value: int
-    inner: int
+    def __init__(self, source: Source) -> None:
+        self.source, self.config = source, source.config
+        heads, self.kv_heads = self.config.heads, self.config.kv_heads or self.config.heads
+        self.key, self.value = self.config.key_width // heads, self.config.value_width // heads
 
-    def self_attention(self, residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
-        packed = attention.in_projection
-        assert packed is not None
-        yield from self.norm(residual.norm)
-        rows = self.heads * self.key + self.kv_heads * (self.key + self.value)
-        yield _checked(packed.weight, rows, self.width)
-        yield None if packed.bias is None else _checked(packed.bias, rows)
-        yield from self.head_norms(attention)
-        places = attention.relative_positions
-        if places is not None:
-            count = (1 if places.causal else 2) * places.distance + 1
-            yield _checked(places.keys, count, self.key)
-            yield _checked(places.values, count, self.value)
-        yield from _linear(attention.output_projection, self.width, self.heads * self.value)
+    def required(self, name: str, *shape: int) -> Weight:
+        """A weight that the model must have."""
+        found = self.source.weight(name, *shape)
+        if found is None:
+            raise ShapeError(f"the compiled search expected a weight {name} {list(shape)}, and there is none")
+        return found
 
-    def cross_attention(self, residual: Residual | None, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
-        packed = attention.in_projection
-        assert packed is not None
-        yield from () if residual is None else self.norm(residual.norm)
-        queries, rest = self.heads * self.key, self.kv_heads * (self.key + self.value)
-        for rows, count in ((slice(0, queries), queries), (slice(queries, None), rest)):
-            yield _checked(packed.weight[rows], count, self.width)
-            yield None if packed.bias is None else _checked(packed.bias[rows], count)
-        yield from self.head_norms(attention)
-        yield from _linear(attention.output_projection, self.width, self.heads * self.value)
+    def self_attention(self, layer: str, distances: int) -> Iterator[Weight | None]:
+        """Norm and self-attention; ``distances``: the number of Shaw's vectors."""
+        name = f"{layer}.self_attention"
+        yield from self.norm(f"{layer}.self_residual.norm")
+        rows = self.config.heads * self.key + self.kv_heads * (self.key + self.value)
+        yield from self.linear(f"{name}.in_projection", rows, self.config.width, bias=self.config.attention_bias)
+        yield from self.head_norms(name)
+        if self.config.positions == "shaw":
+            yield self.required(f"{name}.relative_positions.keys", distances, self.key)
+            yield self.required(f"{name}.relative_positions.values", distances, self.value)
+        yield from self.output_projection(name)
 
-    def head_norms(self, attention: MultiHeadAttention) -> Iterator[Tensor]:
-        for norm in (attention.query_norm, attention.key_norm):
-            if norm is not None:
-                yield _checked(norm.weight, self.key)
+    def cross_attention(self, layer: str, *, with_norm: bool) -> Iterator[Weight | None]:
+        name, queries = f"{layer}.cross_attention", self.config.heads * self.key
+        yield from self.norm(f"{layer}.cross_residual.norm") if with_norm else ()
+        total = queries + self.kv_heads * (self.key + self.value)
+        weight, bias = self.linear(f"{name}.in_projection", total, self.config.width, bias=self.config.attention_bias)
+        for rows in (slice(0, queries), slice(queries, None)):
+            yield None if weight is None else weight[rows]
+            yield None if bias is None else bias[rows]
+        yield from self.head_norms(name)
+        yield from self.output_projection(name)
 
-    def feed_forward(self, residual: Residual | None, network: FeedForward, gated: bool) -> Iterator[Tensor | None]:
-        yield from () if residual is None else self.norm(residual.norm)
-        yield from _linear(network.expand, self.inner, self.width)
-        if gated:
-            assert isinstance(network, GatedFeedForward)
-            yield from _linear(network.gate, self.inner, self.width)
-        yield from _linear(network.contract, self.width, self.inner)
+    def output_projection(self, name: str) -> Iterator[Weight | None]:
+        inputs = self.config.heads * self.value
+        yield from self.linear(f"{name}.output_projection", self.config.width, inputs, bias=self.config.attention_bias)
 
-    def norm(self, norm: nn.Module) -> Iterator[Tensor | None]:
-        assert isinstance(norm, (nn.LayerNorm, RMSNorm))
-        yield _checked(norm.weight, self.width)
-        yield _checked(norm.bias, self.width) if isinstance(norm, nn.LayerNorm) else None
+    def head_norms(self, name: str) -> Iterator[Weight]:
+        if self.config.query_key_norm != "none":
+            yield self.required(f"{name}.query_norm.weight", self.key)
+            yield self.required(f"{name}.key_norm.weight", self.key)
 
+    def feed_forward(self, layer: str, *, with_norm: bool) -> Iterator[Weight | None]:
+        name, width, inner = f"{layer}.feed_forward", self.config.width, self.config.inner
+        bias = self.config.feed_forward_bias
+        yield from self.norm(f"{layer}.feed_forward_residual.norm") if with_norm else ()
+        yield from self.linear(f"{name}.expand", inner, width, bias=bias)
+        if self.config.feed_forward in GATED:
+            yield from self.linear(f"{name}.gate", inner, width, bias=bias)
+        yield from self.linear(f"{name}.contract", width, inner, bias=bias)
 
-def _linear(linear: nn.Module, outputs: int, inputs: int) -> Iterator[Tensor | None]:
-    assert isinstance(linear, nn.Linear)
-    yield _checked(linear.weight, outputs, inputs)
-    yield None if linear.bias is None else _checked(linear.bias, outputs)
+    def norm(self, name: str) -> Iterator[Weight | None]:
+        yield self.required(f"{name}.weight", self.config.width)
+        yield None if self.config.norm_kind == "rms" else self.required(f"{name}.bias", self.config.width)
 
-
-def _checked(weight: Tensor, *shape: int) -> Tensor:
-    """A weight as contiguous float32 numbers on the CPU.
-
-    Raises:
-        ShapeError: it has another shape or type, or is elsewhere.
-    """
-    if tuple(weight.shape) != shape or weight.dtype != torch.float32 or weight.device.type != "cpu":
-        raise ShapeError(
-            f"the compiled search expected a float32 weight {list(shape)} on the CPU, got {weight.dtype} "
-            f"{list(weight.shape)} on {weight.device}"
-        )
-    return weight.detach().resolve_neg().contiguous()
-
-
-def _attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            yield module
-
-
-def _finite(x: Tensor) -> bool:
-    """Whether all elements are finite. Minimum and maximum are NaN if any element is; this needs no copy."""
-    return all(bool(extreme.isfinite()) for extreme in x.detach().aminmax())
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The weights by name; a shared one under each of its names."""
-    return model.named_parameters(remove_duplicate=False)
-
-
-def has_hooks(model: nn.Module) -> bool:
-    """Whether hooks watch a module, which neither compiled code nor a graph would call."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def _module_types(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
-    return [(name, type(module)) for name, module in model.named_modules()]
+    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Iterator[Weight | None]:
+        yield self.required(f"{name}.weight", outputs, inputs)
+        yield self.required(f"{name}.bias", outputs) if bias else None

@@ -37,7 +37,8 @@ from torch.autograd.forward_ad import unpack_dual
 
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels import soft_targets
-from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import TYPES, library_for, pointer
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.platforms import Processor, processor
 

@@ -34,7 +34,8 @@ from torch.autograd.function import once_differentiable
 
 from multihead.errors import ShapeError
 from multihead.kernels.linear import linear
-from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import TYPES, library_for, pointer
 from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, next_site
 
 Vector = Float[Tensor, " width"]

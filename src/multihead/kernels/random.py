@@ -33,7 +33,8 @@ from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor, nn
 
 from multihead.errors import ShapeError
-from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import TYPES, library_for, pointer
 
 LEVELS = 256
 """A probability is rounded to a multiple of 1 / LEVELS, because a byte decides."""

@@ -21,7 +21,8 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from multihead.errors import ShapeError
-from multihead.kernels.native import TYPES, check, pointer, thread_count
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import TYPES, pointer
 
 
 class SoftTargets(NamedTuple):

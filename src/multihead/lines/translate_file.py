@@ -12,18 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from multihead.bundle import locate
 from multihead.data.text_files import TextScan, read_lines, scan
+from multihead.engine.stored import StoredTransformer
 from multihead.errors import DataError
+from multihead.kernels.native import thread_count
 from multihead.lines import windows
 from multihead.lines.growing_file import growing_file
 from multihead.lines.side_files import SideFiles
 from multihead.lines.windows import LineOptions, translated
 from multihead.sealed import open_folder
-from multihead.translating.shortlist import AGAIN
-from multihead.translating.shortlist import FILE as SHORTLIST
 from multihead.translating.translator import Translator
 
 
@@ -100,7 +98,7 @@ def _made_from(
     return {
         **of_the_input(model, source, files),
         **of_the_translator(translator, options),
-        "threads": torch.get_num_threads(),
+        "threads": thread_count(),
     }
 
 
@@ -134,9 +132,14 @@ def of_the_translator(translator: Translator, options: LineOptions) -> dict[str,
         "batch_tokens": request.batch_tokens,
         "window": windows.WINDOW,
         "compiled": translator.compiled,
-        "device": str(translator.bundle.model.output.weight.device),
+        "device": _device_of(translator),
         **options.record,
     }
+
+
+def _device_of(translator: Translator) -> str:
+    found = translator.bundle.searched
+    return "cpu" if isinstance(found, StoredTransformer) else str(found.output.weight.device)
 
 
 def _shortlist_of(translator: Translator, options: LineOptions) -> str | None:
@@ -144,6 +147,8 @@ def _shortlist_of(translator: Translator, options: LineOptions) -> str | None:
     folder = translator.folder
     if folder is None or not options.request.search.shortlist:
         return None
+    from multihead.translating.shortlist import AGAIN, FILE
+
     _ = translator.shortlist  # raises an error if there is none, or one for another model
     with open_folder(locate(folder), AGAIN) as found:
-        return found.digest(SHORTLIST)[:16]
+        return found.digest(FILE)[:16]

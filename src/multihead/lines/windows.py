@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from multihead.errors import ConfigurationError
-from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardSettings
 from multihead.lines.side_files import LineConstraints, SideFiles
 from multihead.translating.lengths import SplitLine, join_parts, split_long_lines
@@ -31,6 +30,7 @@ from multihead.translating.searching import RoomError, Translation
 from multihead.translating.translator import Translator
 
 if TYPE_CHECKING:
+    from multihead.judging.guard import GuardedTranslation
     from multihead.text.context import Documents
 
 T = TypeVar("T")
@@ -129,6 +129,8 @@ def translate_texts(
     found = translator.run(request, progress)
     if guard is None:
         return [TextResult(row, []) for row in found]
+    from multihead.judging.guard import assess, retry
+
     texts = [text for text, row in zip(request.texts, found, strict=True) for _ in row]
     judged = assess(translator, texts, [translation for row in found for translation in row], guard)
     if guard.mode == "retry":

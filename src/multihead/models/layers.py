@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,15 +29,11 @@ from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
 from multihead.models.factors import FactoredEmbedding
 from multihead.models.guidance import Guidance
-from multihead.models.stack_config import GATED, StackConfig
+from multihead.models.stack_config import GATED, Sinusoid, StackConfig
 from multihead.platforms import WITHOUT_FLOAT64
 
 _TABLE_LENGTH = 512
 """Sinusoidal positions in the lookup table; later ones are computed on demand, so there is no maximum length."""
-
-
-Sinusoid = Literal["interleaved", "halves", "marian", "fairseq"]
-"""See `sinusoid`."""
 
 
 def sinusoid(

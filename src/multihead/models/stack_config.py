@@ -33,6 +33,9 @@ Activation = Literal["relu", "gelu", "silu", "gelu_tanh", "reglu", "geglu", "swi
 Positions = Literal["sinusoidal", "learned", "relative", "shaw", "rotary", "alibi", "none"]
 """See `StackConfig.positions`."""
 
+Sinusoid = Literal["interleaved", "halves", "marian", "fairseq"]
+"""See `StackConfig.sinusoid`."""
+
 GATED: tuple[Activation, ...] = ("reglu", "geglu", "swiglu", "geglu_tanh")
 """Feed-forward networks with a third matrix, whose product is activated and multiplied with the others'."""
 
@@ -89,7 +92,7 @@ class StackConfig(Settings):
     keys of self-attention that are rotated by angles t / 10000^{2i/d_k} (Su et al. 2021, RoFormer), or scores of
     self-attention that fall by a slope of each head per position between query and key (Press et al. 2022, ALiBi);
     or nothing: the decoder sees the order by its causal mask, the encoder does not (Kazemnejad et al. 2023, NoPE)."""
-    sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
+    sinusoid: Sinusoid = "interleaved"
     """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
     max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)
     """Number of learned positions; later positions share the last vector. Other positions have no limit."""

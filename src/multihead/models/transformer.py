@@ -27,7 +27,7 @@ from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.guided import Links
 from multihead.kernels.linear import Loss, linear_cross_entropy
-from multihead.kernels.native import TYPES, library_for
+from multihead.kernels.native.tensors import TYPES, library_for
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import TransformerConfig
 from multihead.models.guidance import Guidance

@@ -31,10 +31,11 @@ from multihead.data.order import Array
 from multihead.errors import ConfigurationError, FormatError
 from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
-from multihead.model_folder import differing_shapes, read_config, without_values
+from multihead.model_folder import differing_shapes, read_config
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.platforms import processor
 from multihead.sealed import find_folder
+from multihead.skeletons import without_values
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.config import Combination, TrainingConfig

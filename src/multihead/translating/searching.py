@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from multihead.bundle import Bundle
-from multihead.decoding.beam import beam_search
-from multihead.decoding.diverse import diverse_beam_search
-from multihead.decoding.ensemble import Ensemble
-from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.lexical import automaton, lexical_beam_search
-from multihead.decoding.restrictions import Prefix, Restriction, Without
 from multihead.decoding.search import Mean, Search, Symbols
-from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import WIDEST
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.request import TranslationRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from multihead.decoding.ensemble import Ensemble
+    from multihead.decoding.restrictions import Restriction
+    from multihead.decoding.stepper import Stepper
 
 
 @dataclass(frozen=True)
@@ -157,6 +155,8 @@ class RoomError(ConfigurationError):
 
 def check_room(constraints: Constraints, limits: Sequence[int | None]) -> None:
     """Raise RoomError if a constraint does not fit into its length limit; None: a text that is not translated."""
+    from multihead.decoding.lexical import automaton
+
     for place, limit in enumerate(limits):
         if limit is None:
             continue
@@ -169,6 +169,8 @@ def check_room(constraints: Constraints, limits: Sequence[int | None]) -> None:
 
 def build_restrictions(search: Search, tokenizer: Tokenizer, constraints: Constraints) -> list[Restriction]:
     """The forbidden words of a search, then the prefixes."""
+    from multihead.decoding.restrictions import Prefix, Without
+
     restrictions: list[Restriction] = []
     if search.without:
         restrictions.append(Without([tokenizer.encode_phrase(word) for word in search.without]))
@@ -192,6 +194,11 @@ def search_batch(
     Raises:
         ConfigurationError: phrases and groups together.
     """
+    from multihead.decoding.beam import beam_search
+    from multihead.decoding.diverse import diverse_beam_search
+    from multihead.decoding.greedy import greedy_search
+    from multihead.decoding.lexical import lexical_beam_search
+
     plain = not (phrases or search.coverage or task.recorder)
     if search.beam == 1 and search.stopping == "exact" and plain:
         return [[hypothesis] for hypothesis in greedy_search(stepper, source, lengths, task, search)]
@@ -232,6 +239,8 @@ def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> E
     Raises:
         ConfigurationError: fewer than two; one has another vocabulary than the first, or is on another device.
     """
+    from multihead.decoding.ensemble import Ensemble
+
     if len(bundles) < 2:
         raise ConfigurationError("an ensemble needs another model")
     first = bundles[0]

@@ -12,27 +12,18 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from multihead.bundle import Bundle, load_bundle
 from multihead.configuration import build, require_device
-from multihead.data.batching import collate_source
 from multihead.data.order import batches_by_tokens
-from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.sampling import Sharpening, sample
 from multihead.decoding.search import Mean, Search
-from multihead.decoding.shortlist import Shortlist, Shortlisted
-from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import CompiledSearch, EngineCache
 from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError, InputError
-from multihead.models.network import Network
 from multihead.text.languages import Languages
-from multihead.translating.attention import AttentionMap, attention_of
 from multihead.translating.lengths import Lengths, lengths_of
 from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import (
@@ -47,7 +38,16 @@ from multihead.translating.searching import (
     symbols_of,
     uncompiled_reason,
 )
-from multihead.translating.shortlist import read as read_shortlist
+
+if TYPE_CHECKING:
+    import torch
+
+    from multihead.decoding.ensemble import Ensemble
+    from multihead.decoding.sampling import Sharpening
+    from multihead.decoding.shortlist import Shortlist
+    from multihead.decoding.stepper import Stepper
+    from multihead.models.network import Network
+    from multihead.translating.attention import AttentionMap
 
 __all__ = ["Translation", "Translator"]
 
@@ -75,13 +75,16 @@ class Translator:
         """The model of the opposite direction, if there is one (`with_reverse`)."""
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu", languages: Languages | None = None) -> Translator:
+    def load(
+        cls, path: str | Path, device: str = "cpu", languages: Languages | None = None, *, lazily: bool = False
+    ) -> Translator:
         """Read a model folder, a run folder's best model, or a model of another program (docs/interop.md).
 
         Args:
             path: the folder.
             device: ``cpu``, ``cuda`` or ``mps``.
             languages: of a model that has several.
+            lazily: as of `load_bundle`.
 
         Raises:
             FormatError: it is none of these, or damaged.
@@ -90,7 +93,7 @@ class Translator:
         """
         require_device(device)
         asked = languages or Languages()
-        bundle = load_bundle(Path(path), device, languages).toward(asked)
+        bundle = load_bundle(Path(path), device, languages, lazily=lazily).toward(asked)
         bundle.require_direction(path)
         for side in ("source", "target"):
             own, wanted = getattr(bundle, f"{side}_language"), getattr(asked, side)
@@ -130,7 +133,9 @@ class Translator:
             ConfigurationError: there is none, or it was made for another model.
             FormatError: it is damaged.
         """
-        return read_shortlist(self.folder, self.bundle)
+        from multihead.translating import shortlist
+
+        return shortlist.read(self.folder, self.bundle)
 
     def searching(self, **settings: Any) -> Translator:
         """A copy of this translator with other settings of the search: any fields of `decoding.search.Search`.
@@ -204,7 +209,7 @@ class Translator:
     @property
     def reach(self) -> int | None:
         """Number of positions that the model tells apart, of an ensemble the smallest; None for any number."""
-        reaches = (bundle.model.max_positions for bundle, _ in self._members)
+        reaches = (bundle.searched.max_positions for bundle, _ in self._members)
         return min((reach for reach in reaches if reach is not None), default=None)
 
     @property
@@ -331,6 +336,8 @@ class Translator:
         """
         if n < 1:
             raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
+        from multihead.decoding.sampling import Sharpening
+
         search = self.search_settings(None, None, min_length, max_length)
         sampling = Sampling(sample=n, seed=seed, **vars(sharpening or Sharpening()))
         request = TranslationRequest(search, texts, prefixes, sampling=sampling, keys=keys, batch_tokens=batch_tokens)
@@ -375,14 +382,12 @@ class Translator:
 
         return [[chosen] for chosen in choose(self, request, progress)]
 
-    @torch.no_grad()
     def candidates(
         self, request: TranslationRequest, progress: Callable[[int], None] | None = None
     ) -> list[list[Translation]]:
         """As `run`, before one of the candidates is chosen."""
         constraints = encode_constraints(self.bundle.target_tokenizer, request)
         engine = self._find_engine(request.search, constraints, request.sampling is not None)
-        self.bundle.model.eval()
         results = [[Translation("", 0.0, True)] for _ in request.texts]
         work = [index for index, text in enumerate(request.texts) if text.strip()]
         if progress is not None and len(work) < len(results):
@@ -442,7 +447,7 @@ class Translator:
         """The compiled search of the model or the ensemble, or the reason why there is none."""
         engines = []
         for number, (bundle, made) in enumerate(self._members, start=1):
-            engine = made.get(bundle.model, precision, shortlist)
+            engine = made.get(bundle.searched, precision, shortlist)
             if isinstance(engine, str):
                 return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
             engines.append(engine)
@@ -465,8 +470,12 @@ class Translator:
         task = SearchTask(symbols_of(tokenizer), n_best=request.candidates)
         if engine is not None:
             return engine.search([[*row, tokenizer.eos_id] for row in ids], task, search, progress=progress)
+        import torch
+
         task = replace(task, restrictions=build_restrictions(search, tokenizer, constraints))
-        return search_batch(self.stepper, *self.collate(ids), task, search, constraints.phrases)
+        self.bundle.model.eval()
+        with torch.no_grad():
+            return search_batch(self.stepper, *self.collate(ids), task, search, constraints.phrases)
 
     def _copied(
         self,
@@ -479,14 +488,21 @@ class Translator:
         """The hypotheses of sentences, each with the placeholders of its sentence."""
         if not self.bundle.target_tokenizer.copied:
             return found
+        import torch
+
         from multihead.translating.copying import with_placeholders
 
-        return with_placeholders(self, found, ids, texts, request, constraints)
+        with torch.no_grad():
+            return with_placeholders(self, found, ids, texts, request, constraints)
 
     def _sample(
         self, ids: list[list[int]], request: TranslationRequest, constraints: Constraints, places: list[int]
     ) -> list[list[Hypothesis]]:
         """Samples of sentences; ``places``: of these in the request."""
+        import torch
+
+        from multihead.decoding.sampling import Sharpening, sample
+
         assert request.sampling is not None
         tokenizer, texts = self.bundle.target_tokenizer, request.texts
         keys = [_key(texts[place]) if request.keys is None else request.keys[place] for place in places]
@@ -499,15 +515,17 @@ class Translator:
             restrictions.insert(
                 bool(request.search.without), once(tokenizer, wanted, request.search, lengths, constraints)
             )
-        return sample(
-            self.stepper,
-            *self.collate(ids),
-            SearchTask(symbols_of(tokenizer), n_best=request.candidates, restrictions=restrictions),
-            request.search,
-            seed=request.sampling.seed,
-            keys=keys,
-            sharpening=Sharpening(**request.sampling.limits),
-        )
+        self.bundle.model.eval()
+        with torch.no_grad():
+            return sample(
+                self.stepper,
+                *self.collate(ids),
+                SearchTask(symbols_of(tokenizer), n_best=request.candidates, restrictions=restrictions),
+                request.search,
+                seed=request.sampling.seed,
+                keys=keys,
+                sharpening=Sharpening(**request.sampling.limits),
+            )
 
     @property
     def stepper(self) -> Stepper[Any]:
@@ -519,6 +537,8 @@ class Translator:
 
     def _within(self, stepper: Stepper[Any]) -> Stepper[Any]:
         """A model with the shortlist."""
+        from multihead.decoding.shortlist import Shortlisted
+
         return Shortlisted(stepper, self.shortlist, self.bundle.model.config.target_vocab)
 
     @property
@@ -533,6 +553,8 @@ class Translator:
 
     def collate(self, ids: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, on the model's device."""
+        from multihead.data.batching import collate_source
+
         tokenizer = self.bundle.source_tokenizer
         source, lengths = collate_source(ids, tokenizer.pad_id, tokenizer.eos_id)
         device = self.bundle.model.output.weight.device
@@ -561,6 +583,8 @@ class Translator:
 
     def attention_of(self, read: list[int], written: list[int]) -> AttentionMap:
         """As `attention`, for tokens without begin and end, which need not be the tokenizer's segmentation."""
+        from multihead.translating.attention import attention_of
+
         return attention_of(self.bundle, read, written)
 
 

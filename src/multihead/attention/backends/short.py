@@ -40,7 +40,8 @@ from multihead.attention.biases import ALiBi, Bias
 from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import TYPES, library_for, pointer
 
 LONGEST = 256
 """Maximum number of queries and of keys: beyond, scores leave the cache, and PyTorch's kernel is faster."""

@@ -22,10 +22,11 @@ from multihead.decoding.search import Search
 from multihead.errors import FormatError
 from multihead.interop.formats import bart_names
 from multihead.interop.formats.renaming import check_layers
-from multihead.model_folder import CONFIG, COPY_AGAIN, parameter_shapes, parse_settings, read_json
+from multihead.model_folder import CONFIG, COPY_AGAIN, parse_settings, read_json
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
+from multihead.skeletons import parameter_shapes
 from multihead.text import components
 from multihead.text.foreign import SpecialIds
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from multihead.errors import FormatError
-from multihead.model_folder import parameter_shapes
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
+from multihead.skeletons import parameter_shapes
 
 Table = Mapping[str, tuple[str, ...]]
 """Our module, and the modules of the other program that are its rows from the first to the last."""

@@ -24,12 +24,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from multihead.engine.networks import NetworkWeights
 from multihead.engine.weights import DECODING, PRECISIONS, model_weights
 from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.interop.formats.web_vocabulary import describe, refusal
 from multihead.kernels.native import has_instructions
 from multihead.model_folder import LARGEST, quantize_tensors, round_matrix
-from multihead.models.layers import Embedding, LearnedPositions, Sinusoid
+from multihead.models.layers import Embedding, LearnedPositions
+from multihead.models.stack_config import Sinusoid
 from multihead.models.transformer import Transformer
 
 SITE = Path(__file__).with_name("site")
@@ -139,7 +141,7 @@ def _table(model: Transformer, side: Embedding) -> Tensor | None:
 
 def network_of(model: Transformer) -> tuple[dict[str, Any], bytes]:
     """Sizes and places of the tensors for model.json, and the content of weights.bin."""
-    given = model_weights(model, "float32")
+    given = model_weights(NetworkWeights(model), "float32")
     sides = (model.source_embedding, model.target_embedding)
     positions = [_table(model, one) for one in sides]
     places: list[int] = []

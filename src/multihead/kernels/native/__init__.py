@@ -7,11 +7,12 @@ processor can run is loaded. Sources hold none: there a library is built once pe
 is the file that was built (`verified`): loading damaged code would end the process. The environment variable
 MULTIHEAD_NATIVE_LEVEL names the highest level that is used.
 
-Compiled code runs on the threads of the OpenMP library that PyTorch has loaded (``threads.cpp``), since two OpenMP
-libraries in a process would compete for the cores.
+Compiled code runs on the threads of the OpenMP library that PyTorch loads (``threads.cpp``), since two OpenMP libraries
+in a process would compete for the cores. Nothing here needs PyTorch itself, which takes seconds to import: where it is
+not imported yet, its OpenMP library alone is loaded, and there are as many threads as it would choose (`threads`).
 
-Compiled code reads and writes memory without bounds. Every tensor that it gets passes through `pointer`, which checks
-its size, its type and its place.
+Compiled code reads and writes memory without bounds. Every tensor that it gets passes through `tensors.pointer`, which
+checks its size, its type and its place.
 
 The threads of OpenMP do not exist in a child that os.fork() made, and to wait for them would hang it. A child therefore
 computes with one thread (`thread_count`), as PyTorch's DataLoader does in its workers.
@@ -42,12 +43,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
-
-from multihead.errors import ConfigurationError, ShapeError
+from multihead.errors import ConfigurationError
 from multihead.kernels.native import levels
 from multihead.kernels.native.levels import Level
+from multihead.kernels.native.threads import find_openmp, usual_threads
 from multihead.platforms import processor
 
 VARIABLE = "MULTIHEAD_NATIVE"
@@ -55,8 +54,6 @@ SECONDS = 300
 """Timeout of the compiler."""
 _MOST_BYTES = 1 << 28
 """No library is larger; what is larger is not read to its end."""
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""Numbers of the element types in kernels.cpp."""
 
 Announce = Callable[[str], None]
 """Called with one line before a build, which takes some seconds."""
@@ -159,53 +156,6 @@ def _load(source: Library, announce: Announce | None) -> Native:
     return Native(library, f"compiled {source.name} ({how})", "" if level is None else level.name)
 
 
-def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
-    """The compiled kernels, if they support these tensors: plain ones on the CPU, in float32 or bfloat16."""
-    if torch.compiler.is_compiling() or _is_transformed():
-        return None
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.dtype not in TYPES or tensor.is_nested:
-            return None
-        if tensor.layout is not torch.strided or tensor.is_neg():
-            return None
-    return load_kernels().library
-
-
-_PLAIN = (Tensor, nn.Parameter)
-
-
-def _is_transformed() -> bool:
-    """Whether torch.func's transforms, torch.jit's tracer or forward-mode differentiation are active."""
-    return bool(
-        torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-
-
-def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None:
-    """The address of a tensor as an argument of a kernel; None for None.
-
-    Args:
-        tensor: what the kernel reads or writes.
-        count: how many numbers.
-        dtype: their type.
-
-    Raises:
-        ShapeError: the tensor is not so many numbers of this type, one after the other on the CPU.
-    """
-    if tensor is None:
-        return None
-    if tensor.dtype is not dtype or tensor.numel() != count or not tensor.is_cpu or not tensor.is_contiguous():
-        raise ShapeError(
-            f"a compiled kernel takes {count} contiguous numbers of {dtype} on the CPU, got a {tensor.dtype} tensor "
-            f"{list(tensor.shape)} on {tensor.device}"
-        )
-    return tensor.data_ptr()
-
-
 def check(status: int) -> None:
     """Raise `MemoryError` if a kernel could not allocate its scratch memory; its results are then undefined."""
     if status:
@@ -216,14 +166,41 @@ _is_child = False
 """Whether this process was made by os.fork() after compiled code was loaded."""
 
 
+_before_torch: int | None = None
+"""The number of threads that was set before PyTorch was imported."""
+
+
+def set_thread_count(count: int) -> None:
+    """Set the number of threads of compiled code and of PyTorch, which need not be imported yet."""
+    global _before_torch
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(count)
+    else:
+        _before_torch = count
+
+
 def thread_count(wanted: int | None = None) -> int:
     """Number of threads of compiled code: as wanted, or PyTorch's; 1 in a child that os.fork() made."""
-    return 1 if _is_child else wanted or torch.get_num_threads()
+    global _before_torch
+    if _is_child or wanted:
+        return 1 if _is_child else wanted or 1
+    if "torch" not in sys.modules:
+        return _before_torch or usual_threads()
+    import torch
+
+    if _before_torch is not None:
+        torch.set_num_threads(_before_torch)
+        _before_torch = None
+    return torch.get_num_threads()
 
 
 def _use_one_thread() -> None:
     """Called in every child that os.fork() makes: without it, PyTorch's own operations would hang, too."""
     global _is_child
+    import torch
+
     _is_child = True
     torch.set_num_threads(1)
 
@@ -420,7 +397,12 @@ def _run(command: list[str]) -> str:
 
 
 def _loaded_openmp() -> ctypes.CDLL:
-    """The OpenMP library that PyTorch has loaded; it must be GNU's, which this code is compiled for."""
+    """The OpenMP library that PyTorch loads; it must be GNU's, which this code is compiled for."""
+    found = None if "torch" in sys.modules else find_openmp()
+    if found is not None:
+        return found
+    import torch
+
     torch.get_num_threads()  # makes PyTorch load it
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         name = line.partition("/")[2]

@@ -17,17 +17,11 @@ from torch import Tensor
 
 from multihead.errors import FormatError, shown
 from multihead.files import write_tensors
-from multihead.model_folder import (
-    CONFIG,
-    COPY_AGAIN,
-    WEIGHTS,
-    parameter_shapes,
-    parse_settings,
-    write_json,
-)
+from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parse_settings, write_json
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.sealed import OpenFolder
+from multihead.skeletons import parameter_shapes
 from multihead.tensor_files import read_tensors
 
 _FIELDS = {

@@ -22,7 +22,6 @@ from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.weights import load_search_library
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
-from multihead.model_folder import without_values
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
@@ -42,6 +41,7 @@ from multihead.preparing.prepared import PreparedText, open_training_text, use_f
 from multihead.preparing.subwords import keep_vocabulary
 from multihead.runs.pace import Trial, time_updates
 from multihead.runs.run import NewRun, combine, given_model, installed_versions, log_decisions, require_memory
+from multihead.skeletons import without_values
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.checkpoint import Checkpoint, RunState

@@ -38,7 +38,6 @@ from multihead.data.attached import Attach, AttachedStream, attached
 from multihead.data.batching import Batch, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
-from multihead.model_folder import without_values
 from multihead.models.network import Network
 from multihead.planning.settings import RunConfig, TrainSettings
 from multihead.preparing.prepared import PreparedText, open_training_text
@@ -51,6 +50,7 @@ from multihead.runs.translator.begin import (
     take_ahead,
     without_adapters,
 )
+from multihead.skeletons import without_values
 from multihead.text.languages import Direction, Languages, common_languages
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import ModelFlops, measure_flops

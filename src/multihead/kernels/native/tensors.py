@@ -1,0 +1,65 @@
+"""Tensors as arguments of compiled kernels, each checked.
+
+Kernels read and write memory without bounds. Every tensor that they get passes through `pointer`, which checks its
+size, its type and its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor, nn
+
+from multihead.errors import ShapeError
+from multihead.kernels.native import load_kernels
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""Numbers of the element types in kernels.cpp."""
+
+
+def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
+    """The compiled kernels, if they support these tensors: plain ones on the CPU, in float32 or bfloat16."""
+    if torch.compiler.is_compiling() or _is_transformed():
+        return None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.dtype not in TYPES or tensor.is_nested:
+            return None
+        if tensor.layout is not torch.strided or tensor.is_neg():
+            return None
+    return load_kernels().library
+
+
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func's transforms, torch.jit's tracer or forward-mode differentiation are active."""
+    return bool(
+        torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None:
+    """The address of a tensor as an argument of a kernel; None for None.
+
+    Args:
+        tensor: what the kernel reads or writes.
+        count: how many numbers.
+        dtype: their type.
+
+    Raises:
+        ShapeError: the tensor is not so many numbers of this type, one after the other on the CPU.
+    """
+    if tensor is None:
+        return None
+    if tensor.dtype is not dtype or tensor.numel() != count or not tensor.is_cpu or not tensor.is_contiguous():
+        raise ShapeError(
+            f"a compiled kernel takes {count} contiguous numbers of {dtype} on the CPU, got a {tensor.dtype} tensor "
+            f"{list(tensor.shape)} on {tensor.device}"
+        )
+    return tensor.data_ptr()

@@ -1,0 +1,61 @@
+"""PyTorch's OpenMP library and number of threads, before its import.
+
+PyTorch takes as many threads as there are cores: on x86-64 those of the hardware, as Intel's MKL counts them (two
+threads of a core share it), elsewhere those of the system. OMP_NUM_THREADS and MKL_NUM_THREADS set another number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+
+from multihead.platforms import usable_cores
+
+_CORES = Path("/sys/devices/system/cpu")
+
+
+def find_openmp() -> ctypes.CDLL | None:
+    """GNU's OpenMP library that PyTorch will load: the one of this process, or of its package; None if there is none.
+
+    Once it is loaded, PyTorch finds it instead of loading one.
+    """
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        name = line.partition("/")[2]
+        if Path(name).name.startswith("libgomp"):
+            return ctypes.CDLL("/" + name)
+    found = find_spec("torch")
+    folder = None if found is None or found.origin is None else Path(found.origin).parent
+    places = () if folder is None else (folder / "lib", folder.with_name("torch.libs"))
+    files = [file for place in places for file in sorted(place.glob("libgomp*.so*"))]
+    try:
+        return ctypes.CDLL(str(files[0])) if len(files) == 1 else None
+    except OSError:
+        return None
+
+
+def usual_threads() -> int:
+    """The number of threads that PyTorch takes by default."""
+    names = ("MKL_NUM_THREADS", "OMP_NUM_THREADS") if _by_hardware() else ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    for name in names:
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first):
+            return int(first)
+    return _hardware_cores() if _by_hardware() else usable_cores()
+
+
+def _by_hardware() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _hardware_cores() -> int:
+    """Cores that this process may use, with their threads counted once."""
+    cores = set()
+    for number in os.sched_getaffinity(0):
+        try:
+            cores.add((_CORES / f"cpu{number}" / "topology" / "thread_siblings_list").read_text(encoding="ascii"))
+        except OSError:
+            return usable_cores()
+    return len(cores)
