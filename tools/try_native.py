@@ -33,8 +33,7 @@ from torch import Tensor
 from multihead.attention.backends.short import packed_short_attention, short_attention, takes
 from multihead.attention.biases import ALiBi
 from multihead.attention.masks import Causal, EndToEnd, Padding
-from multihead.decoding.ensemble import MEANS
-from multihead.decoding.search import Search, Symbols
+from multihead.decoding.search import MEANS, Search, Symbols
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
 from multihead.engine.ensemble import EngineEnsemble

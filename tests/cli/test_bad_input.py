@@ -264,7 +264,7 @@ def test_translations_that_cannot_be_saved(call, numbers, trained):
 def test_what_nobody_thought_of_is_one_line_too(call, trained, monkeypatch):
     """For example, a disk that fails while the model is read."""
 
-    def fails(*args):
+    def fails(*args, **options):
         raise OSError(5, "Input/output error", "/somewhere")
 
     monkeypatch.setattr("multihead.translating.translator.load_bundle", fails)
