@@ -447,9 +447,15 @@ COMPILER = "inductor"
 
 @cache
 def _compiled_hidden() -> Callable[..., Tensor]:
-    """`Transformer.hidden` compiled for batches of any size: for the first batch, and again when a size changes."""
+    """`Transformer.hidden` compiled for batches of any size: for the first batch, and again when sizes coincide."""
     compiled: Callable[..., Tensor] = torch.compile(Transformer.hidden, dynamic=True, backend=COMPILER)
-    return compiled
+
+    def hidden(*given: object) -> Tensor:
+        # Numbers of modules, such as a scale, are constants: as symbols they are traced, found constant, traced again.
+        with torch._dynamo.config.patch(specialize_float=True):
+            return compiled(*given)
+
+    return hidden
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:
