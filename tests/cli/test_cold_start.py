@@ -118,6 +118,15 @@ def test_the_command_translates_without_torch_what_it_translates_with_it(models:
     assert json.loads(done.stderr.splitlines()[-1]) == int(usual)
 
 
+def test_more_threads_than_cores_are_as_many_as_pytorch_takes() -> None:
+    program = "from multihead.kernels.native.threads import usual_threads\nfound = usual_threads()\nimport torch\n"
+    program += "print(found, torch.get_num_threads())"
+    environment = {**os.environ, "OMP_NUM_THREADS": "64"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    ours, theirs = done.stdout.split()
+    assert ours == theirs
+
+
 def lazily(folder: Path) -> Translator:
     translator = Translator.load(folder, lazily=True)
     assert isinstance(translator.bundle, StoredBundle)

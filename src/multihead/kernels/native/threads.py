@@ -1,7 +1,8 @@
 """PyTorch's OpenMP library and number of threads, before its import.
 
 PyTorch takes as many threads as there are cores: on x86-64 those of the hardware, as Intel's MKL counts them (two
-threads of a core share it), elsewhere those of the system. OMP_NUM_THREADS and MKL_NUM_THREADS set another number.
+threads of a core share it), elsewhere those of the system. OMP_NUM_THREADS and MKL_NUM_THREADS set another number; MKL
+takes no more than there are cores.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def usual_threads() -> int:
     for name in names:
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first):
-            return int(first)
+            return min(int(first), _hardware_cores()) if _by_hardware() else int(first)
     return _hardware_cores() if _by_hardware() else usable_cores()
 
 
