@@ -1,7 +1,7 @@
 """A run killed at random moments ends with the same bytes: weights, average, optimizer, log (contracts 8 and 9).
 
 Everything random is enabled: dropout, BPE-dropout, weighted corpora, bfloat16, gradient accumulation. `make test` kills
-five times, `make test-crash` two hundred times. Each attempt is a process forked from one that has imported the
+three times, `make test-crash` two hundred times. Each attempt is a process forked from one that has imported the
 package: it starts within milliseconds instead of seconds, so that most kills hit the run and not its imports.
 """
 

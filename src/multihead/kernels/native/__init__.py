@@ -46,7 +46,7 @@ from typing import NamedTuple
 from multihead.errors import ConfigurationError
 from multihead.kernels.native import levels
 from multihead.kernels.native.levels import Level
-from multihead.kernels.native.threads import find_openmp, usual_threads
+from multihead.kernels.native.threads import packaged_openmp, usual_threads
 from multihead.platforms import processor
 
 VARIABLE = "MULTIHEAD_NATIVE"
@@ -184,8 +184,10 @@ def set_thread_count(count: int) -> None:
 def thread_count(wanted: int | None = None) -> int:
     """Number of threads of compiled code: as wanted, or PyTorch's; 1 in a child that os.fork() made."""
     global _before_torch
-    if _is_child or wanted:
-        return 1 if _is_child else wanted or 1
+    if _is_child:
+        return 1
+    if wanted:
+        return wanted
     if "torch" not in sys.modules:
         return _before_torch or usual_threads()
     import torch
@@ -197,7 +199,10 @@ def thread_count(wanted: int | None = None) -> int:
 
 
 def _use_one_thread() -> None:
-    """Called in every child that os.fork() makes: without it, PyTorch's own operations would hang, too."""
+    """Called in every child that os.fork() makes: without it, PyTorch's own operations would hang, too.
+
+    PyTorch is imported for that if the parent had not: it would take as many threads as ever when the child does.
+    """
     global _is_child
     import torch
 
@@ -398,17 +403,24 @@ def _run(command: list[str]) -> str:
 
 def _loaded_openmp() -> ctypes.CDLL:
     """The OpenMP library that PyTorch loads; it must be GNU's, which this code is compiled for."""
-    found = None if "torch" in sys.modules else find_openmp()
-    if found is not None:
-        return found
-    import torch
+    found = None if "torch" in sys.modules else _mapped_openmp() or packaged_openmp()
+    if found is None:
+        import torch
 
-    torch.get_num_threads()  # makes PyTorch load it
+        torch.get_num_threads()  # makes PyTorch load it
+        found = _mapped_openmp()
+    if found is None:
+        raise BuildError("this PyTorch has not GNU's OpenMP")
+    return found
+
+
+def _mapped_openmp() -> ctypes.CDLL | None:
+    """GNU's OpenMP library that this process has loaded."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         name = line.partition("/")[2]
         if Path(name).name.startswith("libgomp"):
             return ctypes.CDLL("/" + name)
-    raise BuildError("this PyTorch has not GNU's OpenMP")
+    return None
 
 
 def _processor() -> str:

@@ -18,15 +18,11 @@ from multihead.platforms import usable_cores
 _CORES = Path("/sys/devices/system/cpu")
 
 
-def find_openmp() -> ctypes.CDLL | None:
-    """GNU's OpenMP library that PyTorch will load: the one of this process, or of its package; None if there is none.
+def packaged_openmp() -> ctypes.CDLL | None:
+    """GNU's OpenMP library in PyTorch's package; None if it has none or several.
 
     Once it is loaded, PyTorch finds it instead of loading one.
     """
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        name = line.partition("/")[2]
-        if Path(name).name.startswith("libgomp"):
-            return ctypes.CDLL("/" + name)
     found = find_spec("torch")
     folder = None if found is None or found.origin is None else Path(found.origin).parent
     places = () if folder is None else (folder / "lib", folder.with_name("torch.libs"))
