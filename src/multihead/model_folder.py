@@ -29,6 +29,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError, shortened, shown
 from multihead.files import atomic_folder, write_tensors
@@ -342,19 +345,31 @@ def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """q [out, in] as int8 and m [out] as float32."""
+    """As `to_steps`, on the CPU."""
     import torch
 
-    largest = matrix.abs().amax(1)
-    largest = torch.where(largest < 1e-30, 0.0, largest)  # 127 / m would overflow
-    # 127 as a tensor: PyTorch divides a number by a tensor as reciprocal and product, which rounds twice.
-    scale = torch.where(largest > 0, torch.full_like(largest, 127.0) / largest, 0.0)
-    return (matrix * scale[:, None]).round().to(torch.int8), largest
+    steps, largest = to_steps(matrix.detach().cpu().numpy())
+    return torch.from_numpy(steps), torch.from_numpy(largest)
 
 
 def _dequantize(steps: Tensor, largest: Tensor) -> Tensor:
-    """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
+    """As `from_steps`, on the CPU."""
     import torch
 
-    values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
-    return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)
+    return torch.from_numpy(from_steps(steps.numpy(), largest.numpy()))
+
+
+def to_steps(matrix: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
+    """q [out, in] as int8 and m [out]."""
+    largest = np.abs(matrix).max(axis=1)
+    largest = np.where(largest < 1e-30, largest.dtype.type(0), largest)  # 127 / m would overflow
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(largest > 0, largest.dtype.type(127) / largest, largest.dtype.type(0))
+        return np.rint(matrix * scale[:, None]).astype(np.int8), largest
+
+
+def from_steps(steps: npt.NDArray[Any], largest: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
+    values = steps.astype(np.float32) * (largest / largest.dtype.type(127))[:, None]
+    extremes = np.sign(steps).astype(np.float32) * largest[:, None]
+    return np.asarray(np.where(np.abs(steps) == 127, extremes, values))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from multihead.engine.weights import Precision, load_search_library, model_weights, position_table
 from multihead.errors import ShapeError
-from multihead.model_folder import LARGEST, WEIGHTS
+from multihead.model_folder import LARGEST, WEIGHTS, from_steps, to_steps
 from multihead.models.config import TransformerConfig
 from multihead.sealed import OpenFolder
 from multihead.tensor_files import Array, read_arrays
@@ -88,7 +88,7 @@ class StoredTransformer:
         """A matrix after rounding, in float32."""
         if precision == "float32":
             return table
-        return _from_bits(_to_bits(table)) if precision == "bfloat16" else _from_steps(*_to_steps(table))
+        return _from_bits(_to_bits(table)) if precision == "bfloat16" else from_steps(*to_steps(table))
 
     def biases(self) -> Sequence[Floats]:
         """None: there are no biases by distance."""
@@ -141,7 +141,7 @@ def _restored(kind: str, array: Array, largest: tuple[str, Array] | None) -> Flo
         return _from_bits(array)
     if kind != "int8" or largest is None or largest[0] != "float32" or array.ndim != 2:
         return None
-    return _from_steps(array, largest[1]) if largest[1].shape == array.shape[:1] else None
+    return from_steps(array, largest[1]) if largest[1].shape == array.shape[:1] else None
 
 
 def _to_bits(matrix: Floats) -> npt.NDArray[np.uint16]:
@@ -152,21 +152,6 @@ def _to_bits(matrix: Floats) -> npt.NDArray[np.uint16]:
 
 def _from_bits(bits: Array) -> Floats:
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _to_steps(matrix: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """q [out, in] and m [out]."""
-    largest = np.abs(matrix).max(axis=1)
-    largest = np.where(largest < 1e-30, np.float32(0), largest)  # 127 / m would overflow
-    with np.errstate(divide="ignore"):
-        scale = np.where(largest > 0, np.float32(127) / largest, np.float32(0))
-    return np.rint(matrix * scale[:, None]).astype(np.int8), largest
-
-
-def _from_steps(steps: Array, largest: Floats) -> Floats:
-    """q m / 127; entries of magnitude 127 become exactly m."""
-    values = steps.astype(np.float32) * (largest / np.float32(127))[:, None]
-    return np.where(np.abs(steps) == 127, np.sign(steps).astype(np.float32) * largest[:, None], values)
 
 
 def _finite(x: Floats) -> bool:
