@@ -218,6 +218,18 @@ def _in_turn(compute: Callable[[int], T], shares: Sequence[int], model: Trainabl
     return found
 
 
+def _seed(device: str, seed: int) -> None:
+    """`torch.manual_seed` for what computes on one device.
+
+    The generators of all devices take longer than a small layer: PyTorch keeps the stack of the call, as text, for
+    each kind that nobody has used yet.
+    """
+    if device == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def _backward(
     model: Trainable,
     passes: Sequence[Pass],
@@ -244,7 +256,7 @@ def _backward(
         seed = step_seed(config.seed, step, part)
         # Two sources of randomness: our kernels derive each mask from the seed and the row's number in the whole
         # batch; whatever draws from PyTorch's generator gets a seed of its own for each piece.
-        torch.manual_seed(step_seed(seed, first_row) if first_row else seed)
+        _seed(piece.inputs[0].device.type, step_seed(seed, first_row) if first_row else seed)
         with processes.synchronizing(update and number == len(passes)):
             with (
                 random.step(seed, first_row=first_row),
