@@ -25,6 +25,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from multihead.urls import url_of
+
 
 class MultiheadError(Exception):
     """Base class of all errors that multihead raises on purpose. They can be pickled."""
@@ -58,7 +60,8 @@ class DataError(InputError):
     """
 
     def __init__(self, message: str, path: str | Path | None = None, line: int | None = None) -> None:
-        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        name = None if path is None else url_of(path) or path
+        where = "" if name is None else f"{name}: " if line is None else f"{name}:{line}: "
         super().__init__(where + message)
         self.path = path
         self.line = line

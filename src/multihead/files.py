@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from multihead import platforms
 from multihead.errors import ConfigurationError, FormatError, MultiheadError, SurroundingsError
+from multihead.urls import url_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +46,9 @@ def check_new_file(path: Path) -> None:
     """Check that a file can be written to ``path`` without replacing anything.
 
     Raises:
-        ConfigurationError: it is a folder, exists already, or its folder does not exist.
+        ConfigurationError: it is a folder, exists already, or its folder does not exist; or it is a URL.
     """
+    refuse_url(path)
     if path.is_dir():
         raise ConfigurationError(f"{path}: is a folder; give the name of a new file")
     if path.exists() or path.is_symlink():
@@ -55,12 +57,22 @@ def check_new_file(path: Path) -> None:
         raise ConfigurationError(f"{path}: there is no folder {path.parent} to write it into; make it first")
 
 
+def refuse_url(path: Path) -> None:
+    """Raise ConfigurationError if an output that is written on this machine is named by a URL."""
+    if (url := url_of(path)) is not None:
+        raise ConfigurationError(
+            f"{url}: this output is written on this machine; name a file or folder here, and copy it there. Shards of "
+            "translations (--engine) are written to URLs"
+        )
+
+
 def check_new_folder(path: Path) -> None:
     """Check that `atomic_folder` can make ``path`` without replacing anything.
 
     Raises:
         ConfigurationError: it is a file, a folder that is not empty, or the current folder; or a file is in its place.
     """
+    refuse_url(path)
     if path.is_dir():
         if any(path.iterdir()):
             raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose a new folder")

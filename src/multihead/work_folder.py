@@ -25,6 +25,7 @@ from multihead.files import (
     lock_holder,
     lock_stands_for,
     open_lock,
+    refuse_url,
     remove,
     remove_unfinished,
     take_lock,
@@ -111,8 +112,9 @@ def nearest_existing(folder: Path) -> Path:
     """``folder`` or its nearest ancestor that exists.
 
     Raises:
-        ConfigurationError: that is a file.
+        ConfigurationError: that is a file, or ``folder`` is a URL.
     """
+    refuse_url(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigurationError(f"{existing}: is a file; --output names a folder")

@@ -152,10 +152,14 @@ def test_the_second_signal_ends_at_once(monkeypatch, capfd):
         stop = StopSignal()
         assert stop() is None
         os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # from srun or torchrun, which pass it on
         assert stop() == signal.SIGTERM
         assert ended == []
         os.kill(os.getpid(), signal.SIGINT)
         assert ended == [130]
+        monkeypatch.setattr("multihead.cli.process._SAME_SIGNAL", 0.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [130, 143]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

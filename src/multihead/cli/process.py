@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ from multihead.platforms import HAS_GLIBC, STOP_SIGNALS
 if TYPE_CHECKING:
     from multihead.training.splitting import Processes
 
+
+_SAME_SIGNAL = 5.0
+"""Seconds in which SIGTERM is passed on by several programs."""
 
 QUIET = "multihead.quiet"
 """Key of click's ``Context.meta``: set by ``--quiet``."""
@@ -58,10 +62,15 @@ def speaker() -> Callable[[str], None]:
 
 
 class StopSignal:
-    """Record the first SIGINT or SIGTERM, so that work can be saved; a second one ends the process at once."""
+    """Record the first SIGINT or SIGTERM, so that work can be saved; a second one ends the process at once.
+
+    A SIGTERM within seconds of the first is the same one: Slurm sends it to all processes of a job, and srun and
+    torchrun pass on what they receive.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self._since = 0.0
         _set_handlers(dict.fromkeys(STOP_SIGNALS, self._record))
 
     def __call__(self) -> int | None:
@@ -69,9 +78,12 @@ class StopSignal:
         return self.number
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.number is not None:
+            if number == signal.SIGTERM and now - self._since < _SAME_SIGNAL:
+                return
             os._exit(128 + number)
-        self.number = number
+        self.number, self._since = number, now
         if get_launch().rank == 0:
             os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
 

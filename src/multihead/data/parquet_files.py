@@ -7,13 +7,15 @@ Whatever is wrong is an error that names the file. A column may be a field of a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from multihead.data.entries import listed
 from multihead.errors import DataError, require_package
+from multihead.remote_files import open_remote
+from multihead.urls import url_of
 
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
@@ -36,8 +38,10 @@ def opened(file: Path | BufferedReader, name: Path | str) -> Iterator[Any]:
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as found:
-            yield found
+        with ExitStack() as opened_there:
+            url = url_of(file) if isinstance(file, Path) else None
+            read = file if url is None else opened_there.enter_context(open_remote(url))
+            yield opened_there.enter_context(parquet.ParquetFile(read, buffer_size=_BUFFER, pre_buffer=False))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"not a Parquet file, or damaged ({reason:.120}); fetch it again", name) from None

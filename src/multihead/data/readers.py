@@ -27,6 +27,8 @@ from multihead.data.corpus import Languages, Pair, Report, check_parallel, norma
 from multihead.data.entries import Columns
 from multihead.data.text_files import TextScan
 from multihead.errors import ConfigurationError, DataError
+from multihead.remote_files import find
+from multihead.urls import url_of
 
 
 @runtime_checkable
@@ -179,7 +181,7 @@ _SPLITS = ("train", "validation", "valid", "dev", "test")
 
 
 def shards(source: Named, target: Named | None = None) -> list[Shard]:
-    """The files of a corpus, in the order of their names; lists keep their order.
+    """The files of a corpus, in the order of their names, which may be URLs; lists keep their order.
 
     A name that is a file is that file, whatever characters it has. Otherwise ``*``, ``?`` and ``[...]`` stand for parts
     of names, and ``**`` for folders. A folder stands for the files of pairs in it.
@@ -205,7 +207,11 @@ def _files(named: Named) -> list[Path]:
         return _folder(named)
     if named.exists() or not glob.has_magic(str(named)):
         return [named]
-    found = sorted(path for path in map(Path, glob.iglob(str(named), recursive=True)) if path.is_file())  # noqa: PTH207
+    if (url := url_of(named)) is not None:
+        found = [Path(one) for one in find(url)]
+    else:
+        every = map(Path, glob.iglob(str(named), recursive=True))  # noqa: PTH207 - the pattern may be absolute
+        found = sorted(path for path in every if path.is_file())
     if not found:
         raise DataError("no file has such a name; check the pattern", named)
     return found

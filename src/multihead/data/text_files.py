@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from multihead.errors import DataError, SurroundingsError, require_package
+from multihead.remote_files import open_remote
+from multihead.urls import url_of
 
 LONGEST_LINE = 1 << 26
 """Bytes of the longest line that is read, since a line is held in memory."""
@@ -45,13 +47,17 @@ _MAGIC_BYTES = 6  # enough to tell the formats apart
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a plain, gzip, xz or zstd file for reading its decompressed bytes.
+    """Open a plain, gzip, xz or zstd file, or one at a URL, for reading its decompressed bytes.
 
     Raises:
         DataError: the file is missing, a folder, unreadable or empty; or, while it is read, damaged or truncated.
         MissingDependencyError: the file is zstd, and the package `zstandard` is not installed.
-        SurroundingsError: the file is xz, and this Python was built without `lzma`.
+        SurroundingsError: the file is xz, and this Python was built without `lzma`; or the URL cannot be read.
     """
+    if (url := url_of(path)) is not None:
+        with open_remote(url) as raw, decompressed(raw, url) as stream:
+            yield stream
+        return
     path = Path(path)
     try:
         raw = path.open("rb")

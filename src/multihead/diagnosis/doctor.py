@@ -47,6 +47,7 @@ from multihead.preparing.prepared import PreparedText
 from multihead.preparing.subwords import learn_vocabulary
 from multihead.text.language_tokens import toward
 from multihead.text.tokenizer import Tokenizer
+from multihead.urls import url_of
 
 QUICK_PAIRS = 100_000
 """Maximum number of pairs per corpus that the quick check reads."""
@@ -192,7 +193,7 @@ def _report_unreadable(files: FilePair, diagnosis: Diagnosis) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if not all(path.is_file() for path in files.files):
+        if not all(path.is_file() or url_of(path) is not None for path in files.files):
             raise
         lines = () if error.line is None else (error.line,)
         diagnosis.findings.append(

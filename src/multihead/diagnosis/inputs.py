@@ -37,6 +37,7 @@ from multihead.planning.settings import (
 from multihead.preparing.prepared import read_manifest
 from multihead.text.languages import Languages as ModelLanguages
 from multihead.text.tokenizer import Tokenizer
+from multihead.urls import url_of
 
 
 def check_unchanged(records: Iterable[CorpusRecord], name: str) -> list[Finding]:
@@ -151,7 +152,7 @@ def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInpu
     records = [_recorded_files(record) for record in data.corpora if not record.reversed]
     valid = None if data.valid is None else _recorded_files(data.valid)
     every = [path for files in (*records, *([valid] if valid else [])) for path in files.files]
-    missing = [path for path in every if not path.exists()]
+    missing = [path for path in every if not path.exists() and url_of(path) is None]
     return DiagnosisInputs(
         settings,
         tuple(files for files in records if not {*files.files} & {*missing}),

@@ -18,6 +18,7 @@ from multihead.errors import ConfigurationError, DataError
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, CorpusRecord, PrepareSettings, TextFile, holds_pairs
 from multihead.preparing.mixing import tempered
+from multihead.urls import url_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def corpus_record(
 
 def file_record(scan: TextScan) -> TextFile:
     """What run.json records of a file."""
-    return TextFile(path=str(scan.path), sha256=scan.sha256, lines=scan.lines)
+    return TextFile(path=url_of(scan.path) or str(scan.path), sha256=scan.sha256, lines=scan.lines)
 
 
 def scan_files(settings: PrepareSettings) -> TextFiles:

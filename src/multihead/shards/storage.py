@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from multihead.data.text_files import decompressed, open_text
-from multihead.errors import ConfigurationError, DataError, SurroundingsError, require_package
+from multihead.errors import ConfigurationError, DataError
 from multihead.files import atomic_file, check_new_file, write_chunks, write_errors
 from multihead.platforms import path_of_url
+from multihead.remote_files import find, open_remote, open_system, remote_errors
 
 _WILD = "*?["
 
@@ -45,12 +45,7 @@ def expand(pattern: str) -> list[str]:
     """
     if not any(sign in pattern for sign in _WILD) or (not is_remote(pattern) and local_path(pattern).exists()):
         return [pattern]
-    if is_remote(pattern):
-        files, path = _open_system(pattern)
-        with _remote_errors(pattern):
-            found = sorted(files.unstrip_protocol(name) for name in files.glob(path))
-    else:
-        found = sorted(glob.glob(str(local_path(pattern))))  # noqa: PTH207 - the pattern may be absolute
+    found = find(pattern) if is_remote(pattern) else sorted(glob.glob(str(local_path(pattern))))  # noqa: PTH207
     if not found:
         raise DataError("no file has such a name; check the pattern", pattern)
     return found
@@ -72,8 +67,7 @@ def open_bytes(place: str) -> Iterator[io.BufferedReader]:
         with raw:
             yield raw
         return
-    files, path_there = _open_system(place)
-    with _remote_errors(place), files.open(path_there, "rb") as raw, io.BufferedReader(raw) as stream:
+    with open_remote(place) as stream:
         yield stream
 
 
@@ -95,8 +89,8 @@ def size(place: str) -> int:
         DataError: it does not exist.
     """
     if is_remote(place):
-        files, path_there = _open_system(place)
-        with _remote_errors(place):
+        files, path_there = open_system(place)
+        with remote_errors(place):
             return int(files.size(path_there))
     try:
         return local_path(place).stat().st_size
@@ -108,8 +102,8 @@ def exists(place: str) -> bool:
     """Whether there is a file or a folder."""
     if not is_remote(place):
         return local_path(place).exists()
-    files, path_there = _open_system(place)
-    with _remote_errors(place):
+    files, path_there = open_system(place)
+    with remote_errors(place):
         return bool(files.exists(path_there))
 
 
@@ -134,8 +128,21 @@ def write(place: str, chunks: Iterable[bytes]) -> None:
         with atomic_file(path) as draft:
             write_chunks(draft, chunks)
         return
-    files, path_there = _open_system(place)
-    with _remote_errors(place, writing=True), files.transaction, files.open(path_there, "wb") as stream:
+    try:
+        _write_there(place, chunks)
+    except DataError:
+        if not isinstance(chunks, Sequence):  # which can be written again
+            raise
+        files, path_there = open_system(place)
+        with remote_errors(place, "written"), contextlib.suppress(FileExistsError):  # made by another process
+            files.mkdir(path_there.rpartition("/")[0], create_parents=False)
+        _write_there(place, chunks)
+
+
+def _write_there(place: str, chunks: Iterable[bytes]) -> None:
+    """Raises DataError if there is no such folder or bucket."""
+    files, path_there = open_system(place)
+    with remote_errors(place, "written"), files.transaction, files.open(path_there, "wb") as stream:
         for chunk in chunks:
             stream.write(chunk)
 
@@ -145,9 +152,8 @@ def names_in(folder: str) -> set[str]:
     if not is_remote(folder):
         path = local_path(folder)
         return {file.name for file in path.iterdir()} if path.is_dir() else set()
-    files, path_there = _open_system(folder)
-    with _remote_errors(folder):
-        files.invalidate_cache(path_there)
+    files, path_there = open_system(folder)
+    with remote_errors(folder):
         found = files.ls(path_there, detail=False) if files.exists(path_there) else []
     return {str(name).rstrip("/").rsplit("/", 1)[-1] for name in found}
 
@@ -162,8 +168,8 @@ def remove_folder(folder: str) -> None:
             if path.is_dir():
                 path.rmdir()
         return
-    files, path_there = _open_system(folder)
-    with _remote_errors(folder, writing=True):
+    files, path_there = open_system(folder)
+    with remote_errors(folder, "removed"):
         if files.exists(path_there):
             files.rm(path_there, recursive=True)
 
@@ -174,27 +180,3 @@ def check_new(place: str) -> None:
         check_new_file(local_path(place))
     elif exists(place):
         raise ConfigurationError(f"{place}: exists already; nothing was overwritten. Choose another name")
-
-
-def _open_system(place: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path there."""
-    require_package("fsspec", "ray", f"opening {place}")
-    import fsspec
-
-    try:
-        files, path = fsspec.core.url_to_fs(place)
-    except (ImportError, ValueError) as error:  # the package of this store; an unknown protocol
-        raise SurroundingsError(f"{place}: cannot be opened: {error}") from None
-    return files, str(path)
-
-
-@contextlib.contextmanager
-def _remote_errors(place: str, *, writing: bool = False) -> Iterator[None]:
-    """Raise what a store raises as an error that names the place."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError("there is no such file; check the name", place) from None
-    except OSError as error:  # stores raise subclasses, or wrap their errors into one
-        what = "written" if writing else "read"
-        raise SurroundingsError(f"{place}: cannot be {what}: {str(error) or type(error).__name__}") from error
