@@ -146,6 +146,6 @@ def test_help_imports_no_command() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=True)
     modules = {line.rsplit("|", 1)[-1].strip() for line in ended.stderr.splitlines()}
     own = {name for name in modules if name.partition(".")[0] == "multihead"}
-    needed = ("multihead.cli", "multihead.cli.main", "multihead.cli.help", "multihead.errors", "multihead.platforms")
-    assert own == {"multihead", *needed}
+    below = ("multihead.errors", "multihead.platforms", "multihead.urls")
+    assert own == {"multihead", "multihead.cli", "multihead.cli.main", "multihead.cli.help", *below}
     assert not modules & {"pydantic", "torch", "numpy", "rich", "asyncio"}
