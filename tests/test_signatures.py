@@ -203,7 +203,7 @@ def test_a_tensor_fits_as_jaxtyping_says(pairs: list[tuple[Any, Any]]) -> None:
 def test_tensors_are_compared_by_us() -> None:
     assert type(AbstractArray).__instancecheck__ is signatures.fits
     for shape in ("batch heads query dim", "1 #key", "*axes width", "..."):
-        assert signatures._described(Float[Tensor, shape])
+        assert signatures._recognizer(Float[Tensor, shape])
 
 
 def test_the_package_is_checked():

@@ -13,13 +13,13 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import jaxtyping
 import torch
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, TypeCheckError, config
-from jaxtyping._storage import get_shape_memo
+from jaxtyping._storage import _shape_storage, pop_shape_memo, push_shape_memo
 from torch import Tensor
 
 jaxtyped = jaxtyping.jaxtyped
@@ -56,15 +56,13 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
     written = function.__annotations__
     hints = {name: _evaluated(annotation, function.__globals__) for name, annotation in written.items()}
     dimensions = [text for hint in hints.values() for text in _dimensions(hint)]
-    # Sizes such as "{heads}" need the bound arguments. A generator's arguments would be compared at its first item.
-    if any("{" in text for text in dimensions) or inspect.isgeneratorfunction(function):
+    if inspect.isgeneratorfunction(function):  # its arguments would be compared at its first item
         return jaxtyped(function, typechecker=typechecker)
     function.__annotations__ = hints
     try:
         compared = _compared(function)
     finally:
         function.__annotations__ = written
-    sizes = jaxtyped("context")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -74,10 +72,30 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
     def call_with_sizes(*args: Any, **kwargs: Any) -> Any:
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
-        with sizes:
+        push_shape_memo({})
+        try:
             return compared(*args, **kwargs)
+        finally:
+            pop_shape_memo()
 
-    return call_with_sizes if dimensions else call
+    if not any("{" in text for text in dimensions):
+        return call_with_sizes if dimensions else call
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call_with_arguments(*args: Any, **kwargs: Any) -> Any:
+        """Sizes such as "{heads}" need the bound arguments."""
+        if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        push_shape_memo(bound.arguments)
+        try:
+            return compared(*args, **kwargs)
+        finally:
+            pop_shape_memo()
+
+    return call_with_arguments
 
 
 def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
@@ -107,75 +125,60 @@ _DTYPES = (
 compared_by_jaxtyping = type(AbstractArray).__instancecheck__
 """Whether a value fits the annotation of an array; what it says of the sizes is noted for the rest of the call."""
 
-Sizes = tuple[str | int | tuple[str] | None, ...]
-"""Of each dimension its size, its name, a name in a tuple (size 1 fits, too), or nothing."""
-
-
-class _Described(NamedTuple):
-    """An annotation of tensors; between the first and the last dimensions there may be any number of others."""
-
-    dtypes: frozenset[torch.dtype]
-    first: Sizes
-    others: str | None
-    last: Sizes
-
-
 @functools.cache
-def _described(hint: Any) -> _Described | None:
-    """What an annotation says; None if it says something that is left to jaxtyping."""
-    dimensions: list[str | int | tuple[str] | None] = []
-    others = None
-    for place, word in enumerate(hint.dim_str.split() if hint.array_type is Tensor else ["?"]):
-        if word == "..." or (word[0] == "*" and word[1:].isidentifier() and word[1] != "_"):
-            others, before = word, place
+def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
+    """A function that says whether a tensor certainly fits an annotation, and notes its sizes for the rest of the call.
+
+    It is written for the annotation: a line for each dimension. None if the annotation says something that is left to
+    jaxtyping.
+    """
+    words = hint.dim_str.split() if hint.array_type is Tensor else ["?"]
+    others = [place for place, word in enumerate(words) if word == "..." or word[0] == "*"]
+    begin = others[0] if others else len(words)
+    tests, notes = [], ["known[0].update(found)"]
+    for place, word in enumerate(words):
+        size = f"sizes[{place if place < begin else place - len(words)}]"
+        name = word.removeprefix("#")
+        if word == "...":
+            continue
+        if place == begin and word[1:].isidentifier() and word[1] != "_":
+            notes.insert(0, f"between = False, sizes[{begin} : len(sizes) - {len(words) - begin - 1}]")
+            notes.insert(1, f"if known[1].setdefault({word[1:]!r}, between) != between: return False")
         elif word.isdecimal():
-            dimensions.append(int(word))
-        elif word.isidentifier():
-            dimensions.append(None if word[0] == "_" else word)
-        elif word[0] == "#" and word[1:].isidentifier() and word[1] != "_":
-            dimensions.append((word[1:],))
+            tests.append(f"if {size} != {word}: return False")
+        elif name.isidentifier() and (name[0] != "_" or name == word):
+            one = f"{size} != 1 and " if name != word else ""
+            if name[0] != "_":
+                tests.append(f"if {one}single.get({name!r}, found.setdefault({name!r}, {size})) != {size}: return False")
         else:
             return None
     of_any_shape = hint.dtype[Tensor, "..."]
     dtypes = frozenset(dtype for dtype in _DTYPES if compared_by_jaxtyping(of_any_shape, torch.empty(0, dtype=dtype)))
-    place = len(dimensions) if others is None else before
-    return _Described(dtypes, tuple(dimensions[:place]), others, tuple(dimensions[place:]))
-
-
-def _agree(dimensions: Sizes, sizes: torch.Size, known: dict[str, int], found: dict[str, int]) -> bool:
-    """Whether sizes are those of the call so far; ``found`` are those of this tensor."""
-    for dimension, size in zip(dimensions, sizes, strict=True):
-        if dimension.__class__ is tuple:
-            if size == 1:
-                continue
-            (dimension,) = dimension
-        if dimension.__class__ is str:
-            before = known.get(dimension)
-            if size != (found.setdefault(dimension, size) if before is None else before):
-                return False
-        elif dimension is not None and dimension != size:
-            return False
-    return True
+    lines = [
+        "def recognized(tensor):",
+        " if tensor.dtype not in dtypes: return False",
+        " sizes, found = tensor.shape, {}",
+        f" if len(sizes) {'<' if others else '!='} {len(words) - len(others)}: return False",
+        " try: known = stack.memo_stack[-1]",
+        " except (AttributeError, IndexError): known = {}, {}",
+        " single = known[0]",
+        *(f" {line}" for line in (*tests, *notes)),
+        " return True",
+    ]
+    names: dict[str, Any] = {"dtypes": dtypes, "stack": _shape_storage}
+    exec("\n".join(lines), names)
+    recognized: Callable[[Tensor], bool] = names["recognized"]
+    return recognized
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """What `compared_by_jaxtyping` says, sooner for a tensor that fits."""
-    if value.__class__ in _TENSORS and (described := _described(hint)) and value.dtype in described.dtypes:
-        _, first, others, last = described
-        sizes, (known, several, *_), found = value.shape, get_shape_memo(), {}
-        if others is None:
-            if len(sizes) == len(first) and _agree(first, sizes, known, found):
-                known.update(found)
-                return True
-        elif (end := len(sizes) - len(last)) >= (begin := len(first)):
-            between = (False, sizes[begin:end])
-            if (
-                _agree(first, sizes[:begin], known, found)
-                and _agree(last, sizes[end:], known, found)
-                and (others == "..." or several.setdefault(others[1:], between) == between)
-            ):
-                known.update(found)
-                return True
+    """What `compared_by_jaxtyping` says, sooner for a tensor that fits, and for what is none."""
+    if value.__class__ in _TENSORS:
+        recognized = _recognizer(hint)
+        if recognized is not None and recognized(value):
+            return True
+    elif value is None and hint.array_type is Tensor and not hint._skip_instancecheck:
+        return False
     return compared_by_jaxtyping(hint, value)
 
 
