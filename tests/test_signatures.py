@@ -160,7 +160,7 @@ def test_a_function_looks_as_before(checked):
 
 
 SHAPES = ["", "n", "n n", "n m", "m n", "n 2", "_ n", "_m n", "#n m", "#n #n", "2", "... n", "n ...", "*a", "*a n",
-          "n *a n", "n *a m", "*a 2", "*#a n", "#2 n", "n+1 n", "*_a m", "n=2 m"]  # fmt: skip
+          "n *a n", "n *a m", "*a 2", "*#a n", "#2 n", "n+1 n", "*_a m", "n=2 m", "n {n}"]  # fmt: skip
 ARRAYS = st.builds(
     lambda kind, array, shape: kind[array, shape],
     st.sampled_from([Float, Int, Int64, Bool, Shaped]),

@@ -125,6 +125,7 @@ _DTYPES = (
 compared_by_jaxtyping = type(AbstractArray).__instancecheck__
 """Whether a value fits the annotation of an array; what it says of the sizes is noted for the rest of the call."""
 
+
 @functools.cache
 def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
     """A function that says whether a tensor certainly fits an annotation, and notes its sizes for the rest of the call.
@@ -146,10 +147,14 @@ def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
             notes.insert(1, f"if known[1].setdefault({word[1:]!r}, between) != between: return False")
         elif word.isdecimal():
             tests.append(f"if {size} != {word}: return False")
+        elif word[0] == "{" and word[1:-1].isidentifier():
+            tests.append(f"if known[3].get({word[1:-1]!r}) != {size}: return False")
         elif name.isidentifier() and (name[0] != "_" or name == word):
             one = f"{size} != 1 and " if name != word else ""
             if name[0] != "_":
-                tests.append(f"if {one}single.get({name!r}, found.setdefault({name!r}, {size})) != {size}: return False")
+                tests.append(
+                    f"if {one}single.get({name!r}, found.setdefault({name!r}, {size})) != {size}: return False"
+                )
         else:
             return None
     of_any_shape = hint.dtype[Tensor, "..."]
@@ -160,7 +165,7 @@ def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
         " sizes, found = tensor.shape, {}",
         f" if len(sizes) {'<' if others else '!='} {len(words) - len(others)}: return False",
         " try: known = stack.memo_stack[-1]",
-        " except (AttributeError, IndexError): known = {}, {}",
+        " except (AttributeError, IndexError): known = {}, {}, {}, {}",
         " single = known[0]",
         *(f" {line}" for line in (*tests, *notes)),
         " return True",
