@@ -56,3 +56,15 @@ def test_what_cannot_be_asked(call, trained, flags, words):
     assert ended.status == 2
     for word in words:
         assert word in ended.err
+
+
+def test_a_draft_gives_the_same_lines(call, trained):
+    plain = call("translate", trained, "--beam", 1, given=BYTES)
+    drafted = call("translate", trained, "--beam", 1, "--draft", trained, given=BYTES)
+    assert (drafted.status, drafted.text) == (0, plain.text)
+    for flags in ((), ("--beam", 1, "--no-repeat", 2), ("--sample", 2)):
+        ended = call("translate", trained, "--draft", trained, *flags, given=BYTES)
+        assert (ended.status, ended.text, ended.err.count("\n")) == (2, "", 1)
+        assert "add --beam 1, or leave it out" in ended.err
+    ended = call("translate", trained, "--draft", trained, "--engine", "local:2", "--input", "x", "--output", "y")
+    assert "--draft is for this process alone" in ended.err

@@ -157,3 +157,14 @@ def test_a_translator_follows_its_weights(trained: Path) -> None:
 
 def test_attention_is_of_the_translation_that_translate_gives(translator: Translator) -> None:
     assert translator.attention(TEXTS[0]).translation == translator.translate(TEXTS[:1])[0]
+
+
+def test_a_draft_changes_nothing_but_the_steps(translator: Translator, trained: Path) -> None:
+    drafted = translator.with_draft(Translator.load(trained))
+    greedy = {"beam": 1, "max_length": 12}
+    assert drafted.translations(TEXTS, **greedy) == translator.translations(TEXTS, **greedy)
+    assert drafted.translations(TEXTS) == translator.translations(TEXTS)
+    alone = translator.searching(beam=1).with_draft(Translator.load(trained, lazily=True))
+    assert alone.engine is not None
+    assert alone.engine.together.draft is not None
+    assert alone.sample(TEXTS[:1], 2) == translator.sample(TEXTS[:1], 2)

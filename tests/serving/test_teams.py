@@ -198,3 +198,15 @@ def test_a_choice_needs_candidates_and_room(run: Path) -> None:
     tight = ServeSettings(memory_limit=f"{needed // 1000}KB")
     with pytest.raises(ConfigurationError, match="more than --memory-limit"):
         find_models({("de", "en"): run}, {}, "cpu", tight, (team,))
+
+
+def test_a_draft_guesses_for_greedy_searches(run: Path) -> None:
+    team = Team(draft=run / "forward-1")
+    (source,) = find_models({None: run}, {"beam": 1}, "cpu", ServeSettings(), (team,))
+    drafted, alone = source.load(), Translator.load(run).searching(beam=1)
+    texts = ["eins zwei drei", "sieben acht"]
+    assert drafted.translations(texts) == alone.translations(texts)
+    if drafted.engine is not None:
+        assert drafted.engine.together.draft is not None
+        assert source.estimated_bytes == pytest.approx(weight_bytes(drafted), rel=0.05)
+    assert drafted.translations(texts, beam=4) == alone.translations(texts, beam=4)

@@ -93,6 +93,13 @@ def _describe_default(name: str) -> str:
     "source best, too. May be repeated.",
 )
 @click.option(
+    "--draft",
+    metavar="FOLDER",
+    shell_complete=complete_as("dir"),
+    help="A much smaller model with the same vocabulary that guesses for greedy searches (--beam 1): the same "
+    "translations, sooner if the model is large.",
+)
+@click.option(
     "--weights",
     metavar="TEXT",
     help="Choose among the translations in the beam by these weights of forward, reverse, agreement and length, as "
@@ -116,6 +123,7 @@ def serve(
     others: tuple[str, ...],
     mean: Mean | None,
     reverse: tuple[str, ...],
+    draft: str | None,
     weights: str | None,
     uses: bool,
     **flags: Any,
@@ -140,7 +148,7 @@ def serve(
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
     check_positive(threads=threads)
     folders = parse_models(models)
-    team = TeamFlags(others, mean, reverse, weights, uses)
+    team = TeamFlags(others, mean, reverse, draft, weights, uses)
     team.check(folders)
     token = _read_token(settings)
     _check_packages()
@@ -197,6 +205,7 @@ class TeamFlags:
     others: tuple[str, ...] = ()
     mean: Mean | None = None
     reverse: tuple[str, ...] = ()
+    draft: str | None = None
     weights: str | None = None
     uses: bool = False
 
@@ -206,7 +215,13 @@ class TeamFlags:
         Raises:
             ConfigurationError: flags that exclude or need each other.
         """
-        given = {"--with": self.others, "--mean": self.mean, "--reverse": self.reverse, "--weights": self.weights}
+        given = {
+            "--with": self.others,
+            "--mean": self.mean,
+            "--reverse": self.reverse,
+            "--draft": self.draft,
+            "--weights": self.weights,
+        }
         names = [name for name, value in given.items() if value]
         if (names or self.uses) and len(folders) > 1:
             raise ConfigurationError(f"{(names or ['--uses'])[0]} is for a single MODEL, got {len(folders)}")
@@ -228,13 +243,15 @@ class TeamFlags:
             (run,) = folders.values()
             return read_uses(run)
         others, reverse = tuple(map(Path, self.others)), tuple(map(Path, self.reverse))
-        return (Team(others, self.mean or "probabilities", reverse, parse_weights(self.weights, self.reverse)),)
+        draft = None if self.draft is None else Path(self.draft)
+        weights = parse_weights(self.weights, self.reverse)
+        return (Team(others, self.mean or "probabilities", reverse, draft, weights),)
 
     def hint(self, folders: Mapping[tuple[str, ...] | None, Path]) -> str | None:
         """What to say of a run that has further uses which were not asked for."""
         from multihead.serving.uses import has_uses
 
-        plain = not (self.uses or self.others or self.reverse or self.weights)
+        plain = not (self.uses or self.others or self.reverse or self.draft or self.weights)
         runs = [run for run in folders.values() if plain and has_uses(run)]
         if len(runs) != 1 or len(folders) != 1:
             return None

@@ -305,6 +305,13 @@ class TranslateFlags:
     is_flag=True,
     help="Continue an unfinished --output of an earlier command; never begin a new one.",
 )
+@click.option(
+    "--draft",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A much smaller model with the same vocabulary that guesses what this one then checks, with --beam 1: the same "
+    "translations, faster if the model is large and sentences come one by one.",
+)
 @quiet_flag
 @translate_flags
 @search_flags
@@ -316,6 +323,7 @@ def translate(
     sources: tuple[str, ...],
     output: str | None,
     resume: bool,
+    draft: Path | None,
     batch_tokens: int,
     threads: int | None,
     device: str,
@@ -334,6 +342,8 @@ def translate(
     wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
     if engine is not None or is_table(output):
+        if draft is not None:
+            raise ConfigurationError("--draft is for this process alone: leave it out, or --engine and .parquet")
         models = parsed.choosing.models(model, languages, device, threads)
         on_engine = OnEngine(engine, column, sources, output or "", models, parsed.prefixes, parsed.phrases)
         on_engine.check(resume)
@@ -350,6 +360,8 @@ def translate(
         files.check_lines(text)
     loaded = load_translator(model, wishes, threads, device, languages, lazily=True)
     translator = parsed.choosing.join(loaded, device)
+    if draft is not None:
+        translator = _with_draft(translator, draft, parsed.choosing.sampling is not None)
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)
@@ -358,6 +370,22 @@ def translate(
             _through_pipe(translator, options, files, stream, text)
     else:
         write_to_file(translator, options, files, parsed.choosing.digest(model, languages), text, file)
+
+
+def _with_draft(translator: Translator, draft: Path, samples: bool) -> Translator:
+    """The translator with a draft.
+
+    Raises:
+        FormatError: the folder is not a model.
+        ConfigurationError: it does not fit, or the search is not a compiled greedy one.
+    """
+    from multihead.translating.translator import Translator
+
+    if samples or translator.search_settings().beam > 1 or not translator.compiled:
+        raise ConfigurationError("--draft guesses for the compiled greedy search: add --beam 1, or leave it out")
+    bundle = translator.bundle
+    languages = Languages(bundle.source_language, bundle.target_language) if bundle.directions else Languages()
+    return translator.with_draft(Translator.load(draft, languages=languages, lazily=True))
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:

@@ -7,8 +7,8 @@ hypotheses whose probabilities differ less than that, the other one may win. bfl
 embeddings once, and the inputs of products; sums are float32, those of integers exact. The decoder's keys and values
 are then stored in bfloat16.
 
-engine/native/ computes a step (network.h, products.h). `engine.ensemble` lets several models search as one. Other
-searches, restrictions, other networks and devices are left to `multihead.decoding`.
+engine/native/ computes a step (network.h, products.h). `engine.ensemble` lets several models search as one,
+`engine.drafting` lets a small model guess what a large one then checks. Other searches, restrictions, other networks and devices are left to `multihead.decoding`.
 """
 
 from __future__ import annotations
@@ -72,6 +72,23 @@ class Together(NamedTuple):
     """A weight of each; their sum is 1."""
     mean: Mean
     """What is averaged if there are several."""
+    draft: Draft | None = None
+    """The model that guesses."""
+
+    @property
+    def all(self) -> list[Engine]:
+        """The models, and the draft."""
+        return [*self.engines, *([] if self.draft is None else [self.draft.engine])]
+
+
+class Draft(NamedTuple):
+    """A model that guesses symbols, which those of the search then check."""
+
+    engine: Engine
+    most: int
+    """Guesses in a row."""
+    least: float
+    """Probability of all guesses in a row, by the draft, from which on one more is made."""
 
 
 class CompiledSearch(ABC):
@@ -90,7 +107,7 @@ class CompiledSearch(ABC):
     @property
     def current(self) -> bool:
         """Whether every model still has the weights that were copied."""
-        return all(engine.version == version_of(engine.model) for engine in self.together.engines)
+        return all(engine.version == version_of(engine.model) for engine in self.together.all)
 
     def search(
         self,
@@ -154,7 +171,7 @@ class CompiledSearch(ABC):
                 f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
                 f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
-        for engine in self.together.engines:
+        for engine in self.together.all:
             engine.packed.check_tables()
         return RunningSearch(self, task, search, longest, min(thread_count(workers), MOST_WORKERS))
 
@@ -201,7 +218,7 @@ class RunningSearch:
     """A search to which sentences are added, and which returns finished ones while it runs."""
 
     def __init__(self, compiled: CompiledSearch, task: SearchTask, search: Search, longest: int, workers: int) -> None:
-        self._engines, shares, mean = compiled.together
+        self._engines, shares, mean, self._draft = compiled.together
         engine, self._symbols, self._longest = self._engines[0], task.symbols, longest
         self._library = library = engine.packed.library
         self.left = 0
@@ -232,6 +249,8 @@ class RunningSearch:
         self._search: int | None = require_handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
         self._set_positions(longest)
+        if self._draft is not None:
+            self._set_draft(self._draft, longest)
 
     def _set_positions(self, longest: int) -> None:
         """Pass the position vectors to the library, and keep them alive as long as the search."""
@@ -240,6 +259,15 @@ class RunningSearch:
             addresses = engine.packed.addresses(one, other)
             if self._library.decoding_positions(self._search, number, addresses[0], len(one), addresses[1], len(other)):
                 raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
+
+    def _set_draft(self, draft: Draft, longest: int) -> None:
+        """Pass a draft to the library. Sentences beyond its positions share its last one: it guesses worse there."""
+        packed = draft.engine.packed
+        self._drafted = one, other = packed.positions(longest)
+        source, target = packed.addresses(one, other)
+        given = source, len(one), target, len(other)
+        if self._library.decoding_draft(self._search, packed.handle, draft.most, draft.least, *given):
+            raise SurroundingsError("there is not enough memory for a draft: translate without one")
 
     def __enter__(self) -> RunningSearch:
         return self
@@ -337,6 +365,14 @@ class RunningSearch:
             symbols = (ctypes.c_int64 * count)()
             self._library.decoding_leading(self._search, number, symbols)
             return tuple(symbols)
+
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """How many symbols a draft has guessed, and how many of these were right."""
+        counts = (ctypes.c_int64 * 2)()
+        with self._opened():
+            self._library.decoding_guesses(self._search, counts)
+        return counts[0], counts[1]
 
     @property
     def seconds(self) -> tuple[float, float]:

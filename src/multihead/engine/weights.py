@@ -41,6 +41,8 @@ _SIGNATURES = {
     "decoding_shortlist_free": "p",
     "decoding_search": "ppppdplplpl:p",
     "decoding_search_free": "p",
+    "decoding_draft": "ppldplpl:l",
+    "decoding_guesses": "pp",
     "decoding_add": "plplll:l",
     "decoding_drop": "pl:l",
     "decoding_leading": "plp:l",
@@ -50,7 +52,7 @@ _SIGNATURES = {
     "decoding_next": "pp:l",
     "decoding_take": "pppppp",
 }
-_BRIEF = {"add", "drop", "leading", "next", "positions", "seconds", "take"}
+_BRIEF = {"add", "draft", "drop", "guesses", "leading", "next", "positions", "seconds", "take"}
 
 DECODING = Library(
     "decoding",

@@ -33,6 +33,7 @@ class Team:
         others: further models of an ensemble.
         mean: what the ensemble averages.
         reverse: models of the opposite direction.
+        draft: guesses for greedy searches.
         weights: by which a translation is chosen among the hypotheses of the beam; None if it is not.
         search: settings that replace those of the model.
         name: tells it from other ways to use the model.
@@ -41,6 +42,7 @@ class Team:
     others: tuple[Path, ...] = ()
     mean: Mean = "probabilities"
     reverse: tuple[Path, ...] = ()
+    draft: Path | None = None
     weights: Weights | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
@@ -98,7 +100,8 @@ def _check_choice(team: Team, search: Mapping[str, Any]) -> None:
 
 def _estimate(folder: Path, team: Team, precision: Precision) -> int:
     """Bytes of a model and the others of its team; those that other ways to use it share are counted again."""
-    searched = sum(estimate_bytes(locate(one), precision) for one in (folder, *team.others))
+    drafts = [] if team.draft is None else [team.draft]
+    searched = sum(estimate_bytes(locate(one), precision) for one in (folder, *team.others, *drafts))
     return searched + sum(estimate_bytes(locate(one), None) for one in team.reverse)
 
 
@@ -177,5 +180,7 @@ def load(
         opposite = None if pair is None else Pair(pair.target, pair.source)
         first, *more = (opened.load(one, opposite, device, shared=True) for one in team.reverse)
         translator = translator.with_reverse(first.ensemble(more) if more else first)
+    if team.draft is not None:
+        translator = translator.with_draft(opened.load(team.draft, pair, device, shared=True))
     translator.run(TranslationRequest(translator.search_settings(), ["a"], weights=team.weights))
     return translator

@@ -229,6 +229,20 @@ def symbols_of(tokenizer: Tokenizer) -> Symbols:
     return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output, tokenizer.prefix)
 
 
+def require_same_vocabularies(first: Bundle, other: Bundle, what: str) -> None:
+    """Raise ConfigurationError if two models have different vocabularies; ``what``: the other one, for the message."""
+    sides = {
+        "source": (first.source_tokenizer, other.source_tokenizer),
+        "target": (first.target_tokenizer, other.target_tokenizer),
+    }
+    for side, (one, two) in sides.items():
+        if one.digest != two.digest:
+            raise ConfigurationError(
+                f"{what} has another {side} vocabulary (SHA-256 {two.digest[:12]}..., the first has "
+                f"{one.digest[:12]}...): train them from the same prepared text"
+            )
+
+
 def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> Ensemble:
     """Several models as one (`decoding.ensemble`), each with the same weight.
 
@@ -246,16 +260,7 @@ def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> E
     first = bundles[0]
     device = first.model.output.weight.device
     for number, other in enumerate(bundles[1:], start=2):
-        sides = {
-            "source": (first.source_tokenizer, other.source_tokenizer),
-            "target": (first.target_tokenizer, other.target_tokenizer),
-        }
-        for side, (one, two) in sides.items():
-            if one.digest != two.digest:
-                raise ConfigurationError(
-                    f"model {number} of the ensemble has another {side} vocabulary (SHA-256 {two.digest[:12]}..., "
-                    f"the first has {one.digest[:12]}...): train them from the same prepared text"
-                )
+        require_same_vocabularies(first, other, f"model {number} of the ensemble")
         if other.model.output.weight.device != device:
             raise ConfigurationError(f"model {number} of the ensemble is not on {device}, where the first is")
     return Ensemble([bundle.model.eval() for bundle in bundles], mean)

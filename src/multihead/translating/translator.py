@@ -20,7 +20,7 @@ from multihead.data.order import batches_by_tokens
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Mean, Search
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import CompiledSearch, EngineCache
+from multihead.engine.search import CompiledSearch, EngineCache, why_not
 from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.languages import Languages
@@ -34,6 +34,7 @@ from multihead.translating.searching import (
     check_room,
     encode_constraints,
     make_translation,
+    require_same_vocabularies,
     search_batch,
     symbols_of,
     uncompiled_reason,
@@ -71,6 +72,8 @@ class Translator:
         self._others: tuple[Translator, ...] = ()
         self._ensemble: Ensemble | None = None
         self._origin: Translator | None = None  # of another direction; kept in memory as long as this one
+        self.draft: Translator | None = None
+        """The model that guesses, if there is one (`with_draft`)."""
         self.reverse: Translator | None = None
         """The model of the opposite direction, if there is one (`with_reverse`)."""
 
@@ -167,6 +170,25 @@ class Translator:
         joined = copy(self)
         joined._others = (*self._others, *(member for other in others for member in (other, *other._others)))
         joined._ensemble = build_ensemble([bundle for bundle, _ in joined._members], mean)
+        return joined
+
+    def with_draft(self, draft: Translator) -> Translator:
+        """A translator whose greedy search is faster, with the same result: another model guesses (`engine.drafting`).
+
+        It pays for a large model that translates few sentences at a time. The draft does nothing in a beam search, or
+        where the search is not compiled.
+
+        Args:
+            draft: a much smaller model with the same vocabularies.
+
+        Raises:
+            ConfigurationError: it has another vocabulary, or no compiled search.
+        """
+        require_same_vocabularies(self.bundle, draft.bundle, "the draft")
+        if (reason := why_not(draft.bundle.searched)) is not None:
+            raise ConfigurationError(f"the draft has no compiled search: {reason}")
+        joined = copy(self)
+        joined.draft = draft
         return joined
 
     def with_reverse(self, reverse: Translator) -> Translator:
@@ -451,11 +473,17 @@ class Translator:
             if isinstance(engine, str):
                 return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
             engines.append(engine)
-        if self._ensemble is None:
-            return engines[0]
-        from multihead.engine.ensemble import EngineEnsemble
+        found: CompiledSearch = engines[0]
+        if self._ensemble is not None:
+            from multihead.engine.ensemble import EngineEnsemble
 
-        return EngineEnsemble(engines, self._ensemble.mean)
+            found = EngineEnsemble(engines, self._ensemble.mean)
+        if self.draft is None:
+            return found
+        from multihead.engine.drafting import DraftedSearch
+
+        draft = self.draft._engines.get(self.draft.bundle.searched, precision)
+        return draft if isinstance(draft, str) else DraftedSearch(found, draft)
 
     def _search(
         self,

@@ -5,6 +5,10 @@
 // candidate by candidate, and is tested against it. Several models can search together, each with its own state of a
 // sentence: an ensemble, as decoding/ensemble.py defines it.
 //
+// In greedy search a draft, a small model, can guess the next symbols (Leviathan et al. 2023, "Fast inference from
+// transformers via speculative decoding", for a temperature of 0). The models read all guesses in one step, and a guess
+// counts if it is what they choose. So the result is the same, to the last bit, and the weights are read less often.
+//
 // The interface is plain C functions on raw pointers, as in kernels.cpp. Each thread has a batch of its own; the
 // weights are shared. Small products gain more from this than from being split among threads. The result for a
 // sentence does not depend on other sentences or on the number of threads, to the last bit.
@@ -51,6 +55,7 @@ bool fits(const Work &work) {
 const i64 TILE = 4;             // panels of the vocabulary that are projected at a time
 const i64 KEPT = (i64)1 << 19;  // logits that are kept for a mean of probabilities, if that is enough rows
 const i64 MOST_MODELS = 64;
+const i64 MOST_DRAFTED = 16;  // rows of a step with guesses
 
 enum Mean { PROBABILITIES = 0, LOG_PROBABILITIES = 1 };
 
@@ -84,6 +89,8 @@ struct Sentence {
     std::vector<i64> symbols;
     std::vector<i64> source;
     std::vector<Cache> caches;  // of each model
+    Cache drafted;              // of the draft
+    std::vector<i64> guesses;   // symbols that may follow the only hypothesis
     i64 time = 0;               // symbols of its hypotheses
     i64 alive = 1;  // rows of the batch: 1 before the first step, then the beam
     std::vector<float> totals;              // [alive], log-probabilities; NOTHING for dead hypotheses
@@ -97,6 +104,12 @@ struct Sentence {
         time++;
         for (Cache &cache : caches) cache.time = time;
     }
+    // The symbol that hypothesis k reads at a position; behind its own symbols are the guesses.
+    i64 read(i64 k, i64 position, i64 begin) const {
+        return position == 0 ? begin : position <= time ? history[k][position - 1] : guesses[position - time - 1];
+    }
+    // Rows of the next step: of each hypothesis one, and one for each guess.
+    i64 rows() const { return alive + (i64)guesses.size(); }
 };
 
 // A model that searches, alone or with others.
@@ -107,8 +120,17 @@ struct Member {
     Positions sources, targets;
 };
 
+// The model that guesses.
+struct Draft {
+    Member member;
+    Columns columns;
+    i64 most;     // guesses in a row
+    float least;  // probability of all guesses in a row, from which on one more is worth its time
+};
+
 struct Search {
     std::vector<Member> members;
+    std::unique_ptr<Draft> draft;
     Settings set;
     const Shortlist *shortlist = nullptr;  // of the first model; those of the others have the same symbols
     Columns columns;                       // of the whole vocabulary, or of the shortlist's symbols of every source
@@ -134,6 +156,11 @@ struct Worker {
     Best best;
     std::vector<char> seen;
     double reordering = 0, stepping = 0;  // seconds
+    std::unique_ptr<Runner> drafter;
+    std::vector<NextSymbols> drafts;
+    std::vector<Sentence *> guessing;
+    std::vector<float> chances;   // of each of these sentences that all guesses are right, by the draft
+    i64 guessed = 0, right = 0;  // guesses
 
     explicit Worker(Search &search) : search(search), set(search.set) {
         for (const Member &one : search.members) runners.emplace_back(one.model, one.sources, one.targets);
@@ -156,7 +183,9 @@ struct Worker {
             }
         }
         if (joining.empty()) return;
-        for (Runner &runner : runners) encode(runner, joining);
+        for (Runner &runner : runners)
+            encode(runner, joining, [](Sentence &one, Cache &&cache) { one.caches.push_back(std::move(cache)); });
+        if (drafter) encode(*drafter, joining, [](Sentence &one, Cache &&cache) { one.drafted = std::move(cache); });
         for (auto &one : joining) {
             one->totals.assign(1, 0.f);
             one->history.assign(1, {});
@@ -166,8 +195,9 @@ struct Worker {
         }
     }
 
-    // Runs a model's encoder on sentences, and appends their caches.
-    void encode(Runner &runner, const std::vector<std::unique_ptr<Sentence>> &joining) {
+    // Runs a model's encoder on sentences; take(sentence, cache) gets the cache of each.
+    template <class Take>
+    void encode(Runner &runner, const std::vector<std::unique_ptr<Sentence>> &joining, const Take &take) {
         std::vector<i64> words, lengths;
         for (const auto &one : joining) {
             const i64 length = std::max<i64>(1, (i64)one->source.size() - runner.s.unread);
@@ -181,7 +211,7 @@ struct Worker {
             cache.memory = memory, cache.first = first, cache.source = lengths[i], cache.width = set.beam;
             cache.layers.resize(runner.s.decoder_layers);
             first += cache.source;
-            joining[i]->caches.push_back(std::move(cache));
+            take(*joining[i], std::move(cache));
         }
     }
 
@@ -246,7 +276,7 @@ struct Worker {
         if (!search.shortlist) return;
         i64 first = 0;
         for (auto &one : active) {
-            const i64 from = std::max(begin, first), to = std::min(end, first += one->alive);
+            const i64 from = std::max(begin, first), to = std::min(end, first += one->rows());
             if (from < to && one->columns.count()) part(one->columns, from, to, search.columns.count());
         }
     }
@@ -312,16 +342,22 @@ struct Worker {
 
     void step() {
         const auto began = std::chrono::steady_clock::now();
+#ifndef __wasm__
+        if (drafter) guess();
+#endif
         for (size_t m = 0; m < runners.size(); m++) step(runners[m], m);
         if (next.size() < rows.size()) next.resize(rows.size());
         i64 r = 0;
         for (auto &one : active)
-            for (i64 k = 0; k < one->alive; k++) next[r++].clear(2 * set.beam, one->minimum > one->time);
+            for (i64 k = 0; k < one->rows(); k++) {
+                const i64 time = one->time + std::max<i64>(0, k - one->alive + 1);
+                next[r++].clear(2 * set.beam, one->minimum > time);
+            }
         project();
         r = 0;
         for (auto &one : active) {
-            i64 width = one->alive;
-            if (extend(*one, &next[r])) finish(one);
+            const i64 width = one->rows();
+            if (follow(*one, &next[r])) finish(one);
             r += width;
         }
         active.erase(std::remove(active.begin(), active.end(), nullptr), active.end());
@@ -333,11 +369,77 @@ struct Worker {
         rows.clear();
         for (auto &one : active) {
             Cache &cache = one->caches[model];
-            cache.grow(runner.s.kv() * (runner.s.kind == FLOAT32 ? 4 : 2));
-            for (i64 k = 0; k < one->alive; k++)
-                rows.push_back({&cache, k, one->time ? one->history[k].back() : set.begin});
+            for (i64 k = 0; k + 1 < one->alive; k++) rows.push_back({&cache, k, one->read(k, one->time, set.begin)});
+            append_rows(runner, *one, cache, one->alive - 1, one->time + (i64)one->guesses.size());
         }
         runner.step(rows);
+    }
+
+    // Appends rows of a hypothesis, up to a position.
+    void append_rows(const Runner &runner, const Sentence &one, Cache &cache, i64 hypothesis, i64 last) {
+        cache.grow(last - cache.time + 1, runner.s.kv() * (runner.s.kind == FLOAT32 ? 4 : 2));
+        for (i64 at = cache.time; at <= last; at++)
+            rows.push_back({&cache, hypothesis, one.read(hypothesis, at, set.begin), at - cache.time});
+    }
+
+    // Extends a sentence by a symbol, and by those after it that were guessed; true if the sentence is done.
+    bool follow(Sentence &one, const NextSymbols *next) {
+        bool done = extend(one, next);
+        size_t some = 0;
+        while (!done && some < one.guesses.size() && one.history[0].back() == one.guesses[some])
+            done = extend(one, &next[++some]);
+        right += (i64)some;
+        // The draft has read its guesses, but the last one, where the models now have the symbols they chose.
+        if (drafter) one.drafted.time = std::min(one.drafted.time, one.time), one.guesses.clear();
+        return done;
+    }
+
+    // Lets the draft guess the next symbols of each sentence, as long as all guesses in a row are probable enough. Many
+    // sentences share the reading of the weights anyway: the more there are, the fewer guesses each has.
+    void guess() {
+        const Draft &draft = *search.draft;
+        const i64 most = std::min(draft.most, MOST_DRAFTED / (i64)active.size() - 1);
+        guessing.clear(), chances.clear();
+        for (auto &one : active)
+            if (most > 0 && one->time + 1 < one->limit) guessing.push_back(one.get()), chances.push_back(1.f);
+        while (!guessing.empty()) {
+            rows.clear();
+            for (Sentence *one : guessing) append_rows(*drafter, *one, one->drafted, 0, one->time + (i64)one->guesses.size());
+            drafter->step(rows);
+            const i64 count = (i64)rows.size();
+            if ((i64)drafts.size() < count) drafts.resize(count);
+            for (i64 r = 0; r < count; r++) drafts[r].clear(1, false);
+            project_draft(count);
+            i64 r = 0;
+            size_t kept = 0;
+            for (size_t i = 0; i < guessing.size(); i++) {
+                Sentence &one = *guessing[i];
+                const i64 last = one.time + (i64)one.guesses.size();
+                r += last - one.drafted.time + 1;
+                one.drafted.time = last + 1;
+                const NextSymbols &found = drafts[r - 1];
+                const float log = found.best.count ? found.best.value[0] - found.normalizer.value() : NOTHING;
+                const float chance = chances[i] * exponential(log);
+                const bool forced = last < (i64)set.forced.size();
+                if (!found.best.count || !(chance >= draft.least || forced)) continue;
+                one.guesses.push_back(forced ? set.forced[last] : found.best.index[0]);
+                guessed++;
+                if ((i64)one.guesses.size() >= most || last + 2 >= one.limit || one.guesses.back() == set.end) continue;
+                guessing[kept] = &one, chances[kept++] = forced ? chances[i] : chance;
+            }
+            guessing.resize(kept), chances.resize(kept);
+        }
+    }
+
+    void project_draft(i64 count) {
+        const Columns &of = search.draft->columns;
+        const i64 panels = of.count() / PANEL, stride = TILE * PANEL;
+        float *y = logits.get<float>(count * stride);
+        for (i64 panel = 0; panel < panels; panel += TILE) {
+            const i64 last = std::min(panel + TILE, panels);
+            product(*of.weights[0], drafter->scratch.rows, 0, count, panel, last, y, stride, SET);
+            for (i64 r = 0; r < count; r++) drafts[r].see(y + r * stride, panel * PANEL, (last - panel) * PANEL, of);
+        }
     }
 
     void keep(Sentence &one, const Best &from, i64 rank, const NextSymbols *next, bool finished) {
@@ -425,6 +527,7 @@ struct Worker {
         if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
         if (one->found.empty() && !one->fault) one->fault = 2;
         one->caches.clear();
+        one->drafted = {};
         one->weights.clear();
         one->history.clear();
         std::lock_guard<Mutex> guard(search.lock);
@@ -653,6 +756,31 @@ extern "C" i64 decoding_positions(void *search, i64 model, const float *source, 
     if (model < 0 || model >= (i64)s.members.size() || sources < 1 || targets < 1) return 1;
     s.members[model].sources = {source, sources}, s.members[model].targets = {target, targets};
     return 0;
+}
+
+// Lets a model guess, before the first sentence is added. most: guesses in a row. least: the probability of all of them
+// from which on one more is worth its time. The position vectors remain the caller's. 1 if the model does not fit, the
+// search is not greedy, or there is not enough memory.
+extern "C" i64 decoding_draft(void *search, const void *model, i64 most, double least, const float *source,
+                              i64 sources, const float *target, i64 targets) {
+    Search &s = *(Search *)search;
+    const Model &its = *(const Model *)model;
+    const Sizes &own = s.members[0].model.sizes;
+    if (s.set.beam != 1 || s.left || most < 1 || sources < 1 || targets < 1) return 1;
+    if (its.sizes.source_vocab != own.source_vocab || its.sizes.target_vocab != own.target_vocab) return 1;
+    return !fits([&] {
+        s.draft.reset(new Draft{{its, nullptr, 1.f, {source, sources}, {target, targets}},
+                                {{&its.output}, nullptr, s.set.forbidden, s.set.end}, most, (float)least});
+        for (auto &worker : s.workers)
+            worker->drafter = std::make_unique<Runner>(its, s.draft->member.sources, s.draft->member.targets);
+    });
+}
+
+// How many symbols were guessed, and how many of them were right.
+extern "C" void decoding_guesses(const void *search, i64 *counts) {
+    counts[0] = counts[1] = 0;
+    for (const auto &worker : ((const Search *)search)->workers)
+        counts[0] += worker->guessed, counts[1] += worker->right;
 }
 
 // Appends a sentence to the queue; 1 if it is impossible or there is not enough memory.

@@ -191,9 +191,9 @@ struct Cache {
     std::vector<uint8_t> ancestors;         // [hypothesis][room]: which hypothesis wrote the entry of each position
     std::vector<uint8_t> spare;
 
-    void grow(i64 bytes) {  // makes room for one more position; bytes: of one entry [kv]
-        if (time < room) return;
-        i64 more = room ? 2 * room : 16;
+    void grow(i64 positions, i64 bytes) {  // makes room for some more positions; bytes: of one entry [kv]
+        if (time + positions <= room) return;
+        const i64 more = std::max(room ? 2 * room : 16, time + positions);
         for (auto &layer : layers) layer.resize(more * width * bytes);
         spare.assign(width * more, 0);
         for (i64 k = 0; k < width && room; k++) memcpy(&spare[k * more], &ancestors[k * room], time);
@@ -211,6 +211,9 @@ struct Cache {
 struct Row {
     Cache *cache;
     i64 hypothesis, token;
+    i64 ahead = 0;  // positions after the last one that is written; rows of a hypothesis follow one another
+
+    i64 position() const { return cache->time + ahead; }
 };
 
 // Buffers of a thread.
@@ -608,13 +611,13 @@ struct Runner {
         const float *biases = s.linear ? model.slopes.data() : s.reach ? model.decoder_biases.data() : nullptr;
         for (size_t r = 0; r < given.size(); r++, qkv += step, heads += s.heads * s.value) {
             Cache &c = *given[r].cache;
-            const i64 me = given[r].hypothesis;
+            const i64 me = given[r].hypothesis, now = given[r].position();
             T *cached = (T *)c.layers[layer].data();
-            store(qkv + s.q(), kv, cached + (c.time * c.width + me) * kv);
+            store(qkv + s.q(), kv, cached + (now * c.width + me) * kv);
             uint8_t *mine = &c.ancestors[me * c.room];
-            mine[c.time] = (uint8_t)me;
+            mine[now] = (uint8_t)me;
             const auto at = [&](i64 t) { return (const T *)cached + (t * c.width + mine[t]) * kv; };
-            attend(qkv, c.time + 1, at, heads, biases, s.apart ? &model.decoder[layer].own : nullptr);
+            attend(qkv, now + 1, at, heads, biases, s.apart ? &model.decoder[layer].own : nullptr);
         }
     }
 
@@ -629,14 +632,14 @@ struct Runner {
         }
     }
 
-    // Steps the decoder by one symbol per row; leaves the states [rows, width] before the output projection in
+    // Steps the decoder by one symbol per row, those of a hypothesis in their order; leaves the states [rows, width] before the output projection in
     // scratch.rows.
     void step(const std::vector<Row> &given) {
         const i64 rows = (i64)given.size(), kv = s.kv(), wide = round_up(s.q() + kv), narrow = round_up(s.q());
         float *x = scratch.states.get<float>(rows * stride);
         memset(x, 0, rows * stride * 4);
         for (i64 r = 0; r < rows; r++)
-            embed(model.target, targets, given[r].token, given[r].cache->time, x + r * stride);
+            embed(model.target, targets, given[r].token, given[r].position(), x + r * stride);
         float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
         for (i64 l = 0; l < s.decoder_layers; l++) {
             const DecoderLayer &layer = model.decoder[l];
@@ -645,7 +648,7 @@ struct Runner {
             float *qkv = scratch.wide.get<float>(rows * wide);
             product(layer.own.in, scratch.rows, rows, qkv, wide);
             for (i64 r = 0; r < rows; r++) norm_heads(qkv + r * wide, layer.own);
-            for (i64 r = 0; s.rotary && r < rows; r++) rotate(qkv + r * wide, targets, given[r].cache->time);
+            for (i64 r = 0; s.rotary && r < rows; r++) rotate(qkv + r * wide, targets, given[r].position());
             s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
                               : self_attention<uint16_t>(given, l, qkv, wide, heads);
             project_heads(layer.own, heads, x, rows);
