@@ -23,7 +23,7 @@ from multihead.decoding.task import SearchTask
 from multihead.engine.search import CompiledSearch, Draft, Engine, RunningSearch, Together
 from multihead.errors import ConfigurationError
 
-MOST, LEAST = 8, 0.3
+MOST, LEAST = 8, 0.2
 """Guesses in a row, and the probability of all of them that one more needs."""
 
 
