@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.engine.test_engine_ensemble import MIXED, engines, shortlist_of
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
@@ -15,10 +16,8 @@ from multihead.decoding.task import SearchTask
 from multihead.engine.drafting import DraftedSearch
 from multihead.engine.ensemble import EngineEnsemble
 from multihead.engine.search import CompiledSearch, Engine
-from multihead.engine.weights import PRECISIONS
 from multihead.errors import ConfigurationError
 from multihead.models.transformer import Transformer
-from tests.engine.test_engine_ensemble import MIXED, engines, shortlist_of
 
 
 def disturbed(model: Transformer, noise: float) -> Transformer:

@@ -309,8 +309,8 @@ class TranslateFlags:
     "--draft",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="A much smaller model with the same vocabulary that guesses what this one then checks, with --beam 1: the same "
-    "translations, faster if the model is large and sentences come one by one.",
+    help="A much smaller model with the same vocabulary that guesses what this one then checks, with --beam 1: the "
+    "same translations, faster if the model is large and sentences come one by one.",
 )
 @quiet_flag
 @translate_flags

@@ -2,7 +2,7 @@
 
     a draft q guesses y'_1, ..., y'_k after a prefix y, each the most probable symbol after those before it
     the model p reads all of them in one step: p(. | y), p(. | y y'_1), ..., p(. | y y'_1 ... y'_k)
-    y'_i counts as long as it is the symbol that p chooses, argmax p(. | y y'_1 ... y'_{i-1}); then p's own choice follows
+    y'_i counts as long as it is what p chooses, argmax p(. | y y'_1 ... y'_{i-1}); then p's own choice follows
 
 So the translation is that of the model alone, to the last bit, whatever the draft guesses: a row of a product does not
 depend on the others. A step that reads k + 1 symbols reads the weights once instead of k + 1 times, which pays where
