@@ -59,4 +59,6 @@ class DraftedSearch(CompiledSearch):
 
     def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> RunningSearch:
         """As `CompiledSearch.open`. With a beam of more than 1 the draft rests."""
-        return (self._search if search.beam > 1 else super()).open(task, search, longest, workers)
+        if search.beam > 1:
+            return self._search.open(task, search, longest, workers)
+        return super().open(task, search, longest, workers)
