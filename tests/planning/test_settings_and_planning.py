@@ -137,6 +137,7 @@ OTHER = {
     "validate_every": 11,
     "patience": 4,
     "best_by": "chrf",
+    "comet": "model.ckpt",
     "compile": True,
     "gradient_checkpointing": True,
     "log_every": 6,

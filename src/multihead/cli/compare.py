@@ -60,6 +60,7 @@ def compare(
     language: str | None,
     tokenize: Any,
     resamples: int | None,
+    comet: str | None,
     as_json: bool,
     batch_tokens: int,
     threads: int | None,
@@ -98,6 +99,7 @@ def compare(
             batch_tokens=batch_tokens,
             load=lambda folder: load_translator(folder, wishes, threads, device, languages),
             progress=count,
+            comet=comet,
         )
     click.echo(json.dumps(result.as_dict(), ensure_ascii=False) if as_json else str(result))
     warn_about_preprocessing("the references", result.remarks)

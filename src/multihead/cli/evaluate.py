@@ -68,6 +68,7 @@ def evaluate(
     language: str | None,
     tokenize: Any,
     resamples: int | None,
+    comet: str | None,
     as_json: bool,
     batch_tokens: int,
     threads: int | None,
@@ -79,9 +80,9 @@ def evaluate(
     """Translate --source with MODEL and score the result against --target.
 
     BLEU, chrF and TER are printed with their 95% intervals and signatures, with --against also for a second system, and
-    with p, the probability of so large a difference by chance. If the references look tokenized or
-    lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see multihead
-    compare; to choose weights for --reverse, multihead tune.
+    with p, the probability of so large a difference by chance; with --comet COMET likewise. If the references look
+    tokenized or lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see
+    multihead compare; to choose weights for --reverse, multihead tune.
 
     With a language model, which has no --source, the perplexity of --target is printed: per token, and per character
     and byte, by which models with other vocabularies are compared.
@@ -100,7 +101,7 @@ def evaluate(
         if not language_models.is_given(model):
             raise ConfigurationError("--source is missing: only a language model is evaluated on --target alone")
         others = {"against": against, "save": save, "language": language, "tokenize": tokenize, "resamples": resamples}
-        language_models.refuse({**others, "engine": engine, **asked}, languages)
+        language_models.refuse({**others, "comet": comet, "engine": engine, **asked}, languages)
         language_models.evaluate_text(model, target, batch_tokens, threads, device, as_json)
         return
     if engine is not None:
@@ -127,6 +128,7 @@ def evaluate(
             language=language,
             tokenize=tokenize,
             resamples=resamples,
+            comet=comet,
             request=request,
             progress=count,
             run=runner,

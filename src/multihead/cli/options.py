@@ -371,7 +371,7 @@ _LINES_NAMED = 20
 
 
 def scoring_flags(function: F) -> F:
-    """Decorator that adds the flags of scores: ``language``, ``tokenize``, ``resamples`` and ``as_json``."""
+    """Decorator that adds the flags of scores: ``language``, ``tokenize``, ``resamples``, ``comet``, ``as_json``."""
     decorations = (
         click.option(
             "--language",
@@ -385,6 +385,12 @@ def scoring_flags(function: F) -> F:
             help="BLEU's tokenization, by sacreBLEU's names. [chosen by language]",
         ),
         click.option("--resamples", **NUMBER, help="Number of bootstrap resamples for the intervals. [1000]"),
+        click.option(
+            "--comet",
+            metavar="MODEL",
+            help="Score by this COMET model, too: a checkpoint, or a name that COMET downloads, such as "
+            "Unbabel/wmt22-comet-da. It needs pipx install unbabel-comet.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
     return decorated(function, decorations)

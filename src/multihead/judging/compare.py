@@ -21,6 +21,7 @@ from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.guard_signs import SIGNS, loop, repetition, split_words
+from multihead.metrics.comet import with_comet
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Tokenizer, sentence_chrf
 from multihead.metrics.significance import (
@@ -196,12 +197,13 @@ def format_scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
     first = measures[0]
     rows = []
     for name, one in zip(names, measures, strict=True):
-        row = [f"  {name}", f"{one.score:.2f}", f"[{one.low:.2f}, {one.high:.2f}]"]
+        score, low, high = (f"{value:.{one.decimals}f}" for value in (one.score, one.low, one.high))
+        row = [f"  {name}", score, f"[{low}, {high}]"]
         if one.p is None:
             rows.append([*row, "", "", ""])
             continue
         verdict = f"significant at {LEVEL}" if one.significant else f"not significant at {LEVEL}"
-        rows.append([*row, f"{one.score - first.score:+.2f}", f"p = {one.p:.4f}", verdict])
+        rows.append([*row, f"{one.score - first.score:+.{one.decimals}f}", f"p = {one.p:.4f}", verdict])
     return f"{first.name}  {first.signature}\n{format_table(rows)}"
 
 
@@ -248,6 +250,7 @@ def compare(
     batch_tokens: int = 4096,
     load: Callable[[Path], Translator] = Translator.load,
     progress: Callable[[int], None] | None = None,
+    comet: str | None = None,
 ) -> Comparison:
     """Compare translations of one test set.
 
@@ -264,31 +267,38 @@ def compare(
         batch_tokens: see `Translator.translate`.
         load: loads a translator from a folder.
         progress: called with the number of newly translated sentences.
+        comet: a COMET model, whose scores are added; it needs ``source``.
 
     Raises:
         DataError: a file cannot be read, or its number of lines differs from that of ``target``.
         FormatError: a folder contains no model.
         ConfigurationError: fewer than two systems, a model without ``source``, or a number out of range.
+        SurroundingsError: COMET is asked for, and not installed.
     """
     _check_arguments(systems, source, target, show)
+    if comet is not None and source is None:
+        raise ConfigurationError("comet: scores translations of sources: add source")
     references = list(read_lines(target))
     check_score_settings(tokenize, resamples=resamples, trials=trials, lines=len(references))
     sources = None if source is None else list(read_lines(source))
     if not any(reference.strip() for reference in references):
         raise DataError("every line is empty: there is nothing to compare with", target)
     outputs, cuts = [], []
-    for system in systems:
-        translator = load_system(system, load)
-        if translator is None:
-            found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
-        else:
-            assert sources is not None
-            texts = in_context(translator.bundle.source_tokenizer, sources)
-            found = translator.translations(texts, batch_tokens=batch_tokens, progress=progress)
-            language = language or translator.bundle.target_language
-        outputs.append([one.text for one in found])
-        cuts.append([number for number, one in enumerate(found, start=1) if not one.finished])
-    language = language or language_of(target)
+    with with_comet(comet) as further:
+        for system in systems:
+            translator = load_system(system, load)
+            if translator is None:
+                found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
+            else:
+                assert sources is not None
+                texts = in_context(translator.bundle.source_tokenizer, sources)
+                found = translator.translations(texts, batch_tokens=batch_tokens, progress=progress)
+                language = language or translator.bundle.target_language
+            outputs.append([one.text for one in found])
+            cuts.append([number for number, one in enumerate(found, start=1) if not one.finished])
+        language = language or language_of(target)
+        settings: dict[str, Any] = {"tokenize": tokenize, "test": test, "resamples": resamples, "trials": trials}
+        measured = score_systems(outputs, references, language, **settings, others=further(sources or []))
     return Comparison(
         [
             System(
@@ -300,7 +310,7 @@ def compare(
             )
             for number, (system, lines, cut) in enumerate(zip(systems, outputs, cuts, strict=True), start=1)
         ],
-        score_systems(outputs, references, language, tokenize=tokenize, test=test, resamples=resamples, trials=trials),
+        measured,
         _compare_with_first(outputs, references, sources, show),
         text_statistics(references, references, sources),
         find_preprocessing(references, language),

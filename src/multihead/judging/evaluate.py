@@ -17,6 +17,7 @@ from multihead.data.text_files import read_lines
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.compare import format_scores, is_model, load_system
+from multihead.metrics.comet import with_comet
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import MetricScore, SystemScores, check_score_settings, score_systems
@@ -54,7 +55,7 @@ class Evaluation:
     cut: list[int]
     """Lines (from 1) whose translation reached the length limit."""
     measured: SystemScores
-    """BLEU, chrF and TER with confidence intervals."""
+    """BLEU, chrF and TER with confidence intervals, and COMET if asked for."""
     remarks: list[PreprocessingRemark]
     """Signs that the references are tokenized or lower-cased."""
     language: str | None
@@ -102,6 +103,7 @@ def evaluate(
     tokenize: Tokenizer | None = None,
     resamples: int | None = None,
     batch_tokens: int = 4096,
+    comet: str | None = None,
     request: TranslationRequest | None = None,
     progress: Callable[[int], None] | None = None,
     run: Callable[[TranslationRequest, Callable[[int], None] | None], list[list[Translation]]] | None = None,
@@ -124,6 +126,7 @@ def evaluate(
         tokenize: BLEU's tokenization; by default chosen by language.
         resamples: number of bootstrap resamples; by default 1,000 (`metrics.significance.score_systems`).
         batch_tokens: see `Translator.translate`.
+        comet: a COMET model, whose score is added (`metrics.comet`): a checkpoint file, or a name that it downloads.
         request: how candidates are made and chosen, instead of the search and ``batch_tokens``; its texts are replaced.
         progress: called with the number of newly translated sentences.
         run: translates the request in place of ``model``: in other processes.
@@ -135,6 +138,7 @@ def evaluate(
         DataError: a file cannot be read, or the numbers of lines differ.
         FormatError: the folder contains no model.
         ConfigurationError: invalid settings of the search or the scores.
+        SurroundingsError: COMET is asked for, and not installed.
     """
     check_score_settings(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
     if against is not None and not is_model(against):
@@ -142,25 +146,27 @@ def evaluate(
     sources, references = list(read_lines(source)), list(read_lines(target))
     if not any(text.strip() for text in sources):
         raise DataError("every line is empty: there is nothing to evaluate", source)
-    translator = model if isinstance(model, Translator) else Translator.load(model)
-    search: dict[str, Any] = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
-    started = time.monotonic()
-    if request is None:
-        request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
-    if request.several:
-        raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
-    texts = in_context(translator.bundle.source_tokenizer, sources)
-    found = [row[0] for row in (run or translator.run)(request.with_texts(texts, request.weights), progress)]
-    seconds = time.monotonic() - started
-    hypotheses = [translation.text for translation in found]
-    language = language or translator.bundle.target_language or language_of(target)
-    others = [] if against is None else [_translations(against, sources, search, batch_tokens, load, progress)]
-    found_scores = score_systems([*others, hypotheses], references, language, tokenize=tokenize, resamples=resamples)
+    with with_comet(comet) as further:
+        translator = model if isinstance(model, Translator) else Translator.load(model)
+        search: dict[str, Any] = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
+        started = time.monotonic()
+        if request is None:
+            request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
+        if request.several:
+            raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
+        texts = in_context(translator.bundle.source_tokenizer, sources)
+        found = [row[0] for row in (run or translator.run)(request.with_texts(texts, request.weights), progress)]
+        seconds = time.monotonic() - started
+        hypotheses = [translation.text for translation in found]
+        language = language or translator.bundle.target_language or language_of(target)
+        others = [] if against is None else [_translations(against, sources, search, batch_tokens, load, progress)]
+        settings: dict[str, Any] = {"tokenize": tokenize, "resamples": resamples, "others": further(sources)}
+        found_scores = score_systems([*others, hypotheses], references, language, **settings)
     own, second = found_scores.systems[-1], None
     if against is not None:
         second = SecondSystem(_name(against, "the other"), others[0], found_scores.systems[0])
     measured = replace(found_scores, systems=(own,))
-    bleu, chrf, _ = own
+    bleu, chrf, *_ = own
     return Evaluation(
         Scores(bleu.score, chrf.score, bleu.plain_signature, chrf.plain_signature),
         len(sources),

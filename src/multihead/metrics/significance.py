@@ -25,7 +25,7 @@ to chance. It does not say whether the difference matters, or whether it was sel
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,7 +54,7 @@ class MetricScore:
     """A score of one system, with its confidence interval."""
 
     name: str
-    """ "BLEU", "chrF2" (0 to 100, more is better) or "TER" (from 0, less is better)."""
+    """ "BLEU", "chrF2" (0 to 100, more is better), "TER" (from 0, less is better) or "COMET" (more is better)."""
     score: float
     mean: float
     """Mean score of the resamples."""
@@ -67,13 +67,19 @@ class MetricScore:
     @property
     def low(self) -> float:
         """Lower end of the interval."""
-        return max(self.mean - self.half, 0.0)
+        low = self.mean - self.half
+        return low if self.name == "COMET" else max(low, 0.0)
 
     @property
     def high(self) -> float:
         """Upper end of the interval."""
         high = self.mean + self.half
-        return high if self.name == "TER" else min(high, 100.0)
+        return high if self.name in ("TER", "COMET") else min(high, 100.0)
+
+    @property
+    def decimals(self) -> int:
+        """Decimals that are shown: of COMET, which is about 1, more than of percentages."""
+        return 4 if self.name == "COMET" else 2
 
     @property
     def significant(self) -> bool:
@@ -90,7 +96,8 @@ class MetricScore:
         return {**vars(self), "low": self.low, "high": self.high, "significant": self.significant}
 
     def __str__(self) -> str:
-        return f"{self.name:<5} {self.score:6.2f}  [{self.low:.2f}, {self.high:.2f}]  {self.signature}"
+        score, low, high = (f"{value:.{self.decimals}f}" for value in (self.score, self.low, self.high))
+        return f"{self.name:<5} {score:>6}  [{low}, {high}]  {self.signature}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class SystemScores:
     """The scores of one or more systems on a test set."""
 
     systems: tuple[tuple[MetricScore, ...], ...]
-    """BLEU, chrF and TER of each system; all are compared with the first."""
+    """BLEU, chrF and TER of each system, and further metrics; all are compared with the first."""
     test: SignificanceTest | None
     """The significance test; None for a single system."""
     resamples: int
@@ -129,6 +136,7 @@ def score_systems(
     test: SignificanceTest = "randomization",
     resamples: int | None = None,
     trials: int | None = None,
+    others: Mapping[str, Metric] | None = None,
 ) -> SystemScores:
     """Score systems with confidence intervals, and test each against the first.
 
@@ -140,6 +148,7 @@ def score_systems(
         test: significance test.
         resamples: number of bootstrap resamples; by default 1,000, fewer above 20,000 sentences.
         trials: number of randomization trials; by default 10,000, fewer above 6,400 sentences.
+        others: further metrics, by name (`metrics.comet.CometMetric`).
 
     Raises:
         InputError: as `scores.score`.
@@ -152,7 +161,7 @@ def score_systems(
     resamples = resamples or min(RESAMPLES, max(_MOST_RESAMPLED // len(references), RESAMPLES // 10))
     trials = trials or min(TRIALS, max(_MOST_SWAPPED // len(references), TRIALS // 10))
     seed = _seed()
-    scores = all_metrics(language, tokenize)
+    scores = {**all_metrics(language, tokenize), **(others or {})}
     found = [_intervals(system, references, scores, resamples) for system in systems]
     p_values: list[list[float | None]] = [[None] * len(found[0])]
     if len(systems) > 1:

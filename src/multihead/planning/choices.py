@@ -404,12 +404,20 @@ def choose_training(
             values["replanned"] += ("sentences",)
     values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
     alike = ("smoothing", "clip", "skip_above", "skip_limit", "best_by", "keep_checkpoints", "tensorboard")
+    values["comet"] = take("comet", lambda: choose_comet(choices))
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
     values["alignment_weight"] = take("alignment_weight", lambda: choose_alignment_weight(choices))
     for name in alike:
         found = usual.get(name, (own[name].default, "the usual value"))
         values[name] = take(name, lambda found=found: found)  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_comet(choices: Choices) -> tuple[str, str]:
+    """The COMET model that scores validations."""
+    if choices.requested("best_by") == "comet":
+        return "Unbabel/wmt22-comet-da", "COMET's own default"
+    return "", "it is not asked for"
 
 
 def choose_alignment_weight(choices: Choices) -> tuple[float, str]:

@@ -352,8 +352,11 @@ class Training(Settings):
     average: float | None = shared("average")
     validate_every: int | None = shared("validate_every")
     patience: int | None = shared("patience")
-    best_by: Literal["bleu", "chrf", "loss"] | None = None
-    """The score of a validation by which the best model is chosen, and patience counts: bleu, chrf or loss."""
+    best_by: Literal["bleu", "chrf", "loss", "comet"] | None = None
+    """The score of a validation by which the best model is chosen, and patience counts: bleu, chrf, loss or comet."""
+    comet: str | None = Field(default=None, min_length=1)
+    """Score validations by this COMET model, too: a checkpoint, or a name that COMET downloads; with best-by comet by
+    default Unbabel/wmt22-comet-da. It needs pipx install unbabel-comet."""
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
     gradient_checkpointing: bool | None = None

@@ -78,8 +78,10 @@ class TrainingConfig(Settings):
     """Updates between validations; a checkpoint is written after each."""
     patience: int = Field(default=0, ge=0, le=MOST_UPDATES)
     """Validations without a better score before training ends; 0 disables early stopping."""
-    best_by: Literal["bleu", "chrf", "loss"] = "bleu"
+    best_by: Literal["bleu", "chrf", "loss", "comet"] = "bleu"
     """What the best model of a translator's run has most of, of all validated ones; of the loss, least."""
+    comet: str = ""
+    """The COMET model that scores each validation (`metrics.comet`); none if empty."""
     log_every: int = Field(default=50, ge=1, le=MOST_UPDATES)
     """Updates between lines of the log."""
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -73,7 +73,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             load_search_library,
         ):  # compile now, where needed, and not while updates are timed
             build_library(context.say)
-        device = settings.device or self._machine.device
+        self.device = device = settings.device or self._machine.device
         require_device(device, settings.precision, compiled=settings.compile)
         context.processes.require_devices(device)
         if settings.tensorboard:

@@ -37,6 +37,7 @@ from multihead.configuration import build
 from multihead.data.attached import Attach, AttachedStream, attached
 from multihead.data.batching import Batch, collate
 from multihead.data.order import batches_by_tokens
+from multihead.metrics.comet import DEFAULT, Comet
 from multihead.metrics.scores import score
 from multihead.models.network import Network
 from multihead.planning.settings import RunConfig, TrainSettings
@@ -51,6 +52,7 @@ from multihead.runs.translator.begin import (
     without_adapters,
 )
 from multihead.skeletons import without_values
+from multihead.text.context import own_text
 from multihead.text.languages import Direction, Languages, common_languages
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import ModelFlops, measure_flops
@@ -67,7 +69,7 @@ _REHEARSED = 16
 
 
 class TrainResult(RunResult):
-    """A finished run; its score is the BLEU or chrF of greedy search on the validation set, or the negative loss."""
+    """A finished run; its score is BLEU, chrF or COMET of greedy search on the validation set, or the negative loss."""
 
     def translator(self, languages: Languages | None = None) -> Translator:
         """The best model; ``languages`` say which direction, if it has several."""
@@ -106,7 +108,10 @@ def train(
     started = time.monotonic() if started is None else started
     context = RunContext(say, stop_signal, use_threads, processes, given.parallel, started)
     kind = TranslatorRun(given, folder, context)
-    return execute(kind, TrainResult)
+    try:
+        return execute(kind, TrainResult)
+    finally:
+        kind.close()
 
 
 class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
@@ -114,18 +119,36 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
 
     config_class = RunConfig
     outcome = " with a validation {}, is in"
+    _comet: Comet | None = None
+    """Scores validations, in the first process, if COMET is asked for."""
 
     def outcome_of(self, config: RunConfig, score: float) -> str:
         """`outcome` with the score that chooses the best model."""
         scored = {
             "bleu": f"BLEU of {score:.2f} (greedy)",
             "chrf": f"chrF of {score:.2f} (greedy)",
+            "comet": f"COMET of {score:.4f} (greedy)",
             "loss": f"loss of {-score:.3f}",
         }
         return self.outcome.format(scored[config.training.best_by])
 
     def begin(self) -> NewTranslatorRun:
-        return NewTranslatorRun(self.settings, self.folder, self.context)
+        new = NewTranslatorRun(self.settings, self.folder, self.context)
+        model = self.settings.comet or (DEFAULT if self.settings.best_by == "comet" else "")
+        self._start_comet(model, new.device, self.settings.threads)
+        return new
+
+    def _start_comet(self, model: str, device: str, threads: int | None) -> None:
+        """Start COMET in the first process, so that what is missing is said before the first update."""
+        if model and self._comet is None and self.context.processes.is_first:
+            self._comet = Comet(model, threads=threads, device=device)
+            self.context.say(f"COMET by {model}: loading it in a process of its own")
+            self._comet.start()
+
+    def close(self) -> None:
+        """End what was started for this run."""
+        if self._comet is not None:
+            self._comet.close()
 
     def open(self, config: RunConfig) -> PreparedText:
         """Open the stored text, in the run or in a prepared folder, which may have moved."""
@@ -166,7 +189,9 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
         return BatchSource(ahead, data.lines, largest, ahead.close)
 
     def judge(self, config: RunConfig, data: PreparedText) -> TranslatorJudge:
-        return TranslatorJudge(config, data, self.context.processes)
+        training = config.training
+        self._start_comet(training.comet, training.device, training.threads)
+        return TranslatorJudge(config, data, self.context.processes, self._comet)
 
     def given_again(self, config: RunConfig) -> dict[str, object]:
         """All given settings but those that may change.
@@ -208,10 +233,17 @@ class TranslatorJudge(Judge[Network]):
         config: the decisions of the run.
         prepared: its text.
         processes: the processes that train together; each gets the result of all.
+        comet: scores translations, in the first process, if the run has a COMET model.
     """
 
-    def __init__(self, config: RunConfig, prepared: PreparedText, processes: Processes = SINGLE_PROCESS) -> None:
-        self.config, self.prepared = config, prepared
+    def __init__(
+        self,
+        config: RunConfig,
+        prepared: PreparedText,
+        processes: Processes = SINGLE_PROCESS,
+        comet: Comet | None = None,
+    ) -> None:
+        self.config, self.prepared, self._comet = config, prepared, comet
         self._processes, self._share = processes, slice(processes.rank, None, processes.size)
         lengths = [
             int(a) + int(b) + 2
@@ -242,7 +274,7 @@ class TranslatorJudge(Judge[Network]):
             nll, correct, tokens = nll + batch[0], correct + batch[1], tokens + batch[2]
         hypotheses = [interleave([found[number] for _, found in shares]) for number in range(len(places))]
         perplexity = float(torch.tensor(nll / tokens).clamp(max=100.0).exp())
-        scores = self._score(hypotheses, places)
+        scores = self._score(hypotheses, places) | self._score_by_comet(hypotheses, places)
         first = places[0][0]
         sample = sources[first], hypotheses[0][0], self.prepared.valid_targets[first]
         values = {
@@ -258,7 +290,10 @@ class TranslatorJudge(Judge[Network]):
             f"loss {nll / tokens:.3f}  perplexity {perplexity:.2f}  accuracy {100 * correct / tokens:.1f}%  "
             f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}" + (f"  (BLEU {each})" if each else "")
         )
-        measured = {"bleu": scores["bleu"], "chrf": scores["chrf"], "loss": -nll / tokens}
+        measured: dict[str, float] = {"bleu": scores["bleu"], "chrf": scores["chrf"], "loss": -nll / tokens}
+        if "comet" in scores:
+            measured["comet"] = scores["comet"]
+            summary += f"  COMET {scores['comet']:.4f}"
         return Validation(measured[self.config.training.best_by], nll / tokens, values, summary)
 
     @property
@@ -295,6 +330,21 @@ class TranslatorJudge(Judge[Network]):
             values |= {f"{key}_{name}": value for key, value in one.as_dict().items()}
         return values
 
+    def _score_by_comet(self, hypotheses: list[list[str]], places: list[range]) -> dict[str, Any]:
+        """COMET; of several directions the mean, and that of each."""
+        if not self.config.training.comet:
+            return {}
+        found, signature = [], ""
+        if self._comet is not None:
+            for texts, place in zip(hypotheses, places, strict=True):
+                sources = [own_text(self.prepared.valid_sources[i]) for i in place]
+                references = [self.prepared.valid_targets[i] for i in place]
+                found.append(statistics.fmean(self._comet.score(sources, texts, references)))
+            signature = self._comet.signature
+        found, signature = self._processes.all_gather((found, signature))[0]
+        each = {f"comet_{name}": value for name, value in zip(self._names, found, strict=False)}
+        return {"comet": statistics.fmean(found), **each, "comet_signature": signature}
+
     def rehearse(self, model: Network) -> float:
         """Do a sixteenth of an evaluation; the estimate is rather high, because small batches are slow."""
         model = without_adapters(model, self.config.training)
@@ -303,7 +353,11 @@ class TranslatorJudge(Judge[Network]):
         started = time.perf_counter()
         some = [own[::_REHEARSED] for own in places]
         for translator, own in zip(self._translators(model), some, strict=True):
-            translator.translate([sources[i] for i in own], beam=1, batch_tokens=8192)
+            texts = translator.translate([sources[i] for i in own], beam=1, batch_tokens=8192)
+            if self._comet is not None and texts:  # one process scores what all translate
+                times = self._processes.size
+                lists = [sources[i] for i in own], texts, [self.prepared.valid_targets[i] for i in own]
+                self._comet.score(*(times * one for one in lists))
         translated = time.perf_counter()
         few = batches[::_REHEARSED]
         self._losses(model, few)
