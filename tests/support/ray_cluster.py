@@ -26,10 +26,10 @@ class ThreeNodes:
 
         checks = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 500}
         system = {f"health_check_{name}": value for name, value in checks.items()}
-        sizes = {"num_cpus": 1, "object_store_memory": 80 << 20}
-        self._cluster = Cluster(
-            initialize_head=True, head_node_args={**sizes, "include_dashboard": False, "_system_config": system}
-        )
+        # Without the programs that collect logs and that add nodes, which nobody reads here and each import all of Ray.
+        sizes = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False}
+        head = {**sizes, "include_dashboard": False, "no_monitor": True, "_system_config": system}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self._cluster.address)
         if connect:
             ray.init(address=self.address, log_to_driver=False, logging_level="fatal")

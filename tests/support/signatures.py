@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
@@ -24,6 +25,8 @@ from torch import Tensor
 
 jaxtyped = jaxtyping.jaxtyped
 """The decorator of jaxtyping."""
+
+_one_at_a_time = threading.RLock()
 
 _compared = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
 """A decorator that raises what `jaxtyped` raises, a TypeError."""
@@ -58,15 +61,22 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
     dimensions = [text for hint in hints.values() for text in _dimensions(hint)]
     if inspect.isgeneratorfunction(function):  # its arguments would be compared at its first item
         return jaxtyped(function, typechecker=typechecker)
-    function.__annotations__ = hints
-    try:
-        compared = _compared(function)
-    finally:
-        function.__annotations__ = written
+    compared: Callable[..., Any] | None = None
+
+    def made() -> Callable[..., Any]:
+        """What compares, made when the function is first called, since most of them are not called by most tests."""
+        nonlocal compared
+        with _one_at_a_time:
+            function.__annotations__ = hints
+            try:
+                compared = _compared(function)
+            finally:
+                function.__annotations__ = written
+        return compared
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if config.jaxtyping_disable else compared(*args, **kwargs)
+        return function(*args, **kwargs) if config.jaxtyping_disable else (compared or made())(*args, **kwargs)
 
     @functools.wraps(function)
     def call_with_sizes(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +84,7 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
             return function(*args, **kwargs)
         push_shape_memo({})
         try:
-            return compared(*args, **kwargs)
+            return (compared or made())(*args, **kwargs)
         finally:
             pop_shape_memo()
 
@@ -91,7 +101,7 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
         bound.apply_defaults()
         push_shape_memo(bound.arguments)
         try:
-            return compared(*args, **kwargs)
+            return (compared or made())(*args, **kwargs)
         finally:
             pop_shape_memo()
 
