@@ -22,7 +22,7 @@ TINY = {
     "cleaning.py": ["--toy", "--similar", "0.8"],
     "corpus.py": ["--pairs", "400", "--words", "500", "--here", "--batches", "3", "--vocab-size", "500"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1", "--only", "threads"],
-    "doctor.py": ["--pairs", "2000"],
+    "doctor.py": ["--pairs", "500"],
     "guard.py": ["--tiny"],
     "interop.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--beams", "2", "--only", "transformers"],
     "kernels.py": ["--tiny", "--rounds", "1"],

@@ -50,7 +50,7 @@ def learned(
 ) -> Path:
     """A finished run that translates number words."""
     output = tmp_path_factory.mktemp("recurrent") / "run"
-    options = {"updates": 400, "validate_every": 200, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
+    options = {"updates": 240, "validate_every": 120, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
     with without_checks():
         numbers.learn(output, **{**settings, **options})
     return output
