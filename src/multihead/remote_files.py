@@ -75,7 +75,8 @@ def remote_errors(place: str, what: str = "read") -> Iterator[None]:
         what_is_missing = "file" if what == "read" else "folder or bucket"
         raise DataError(f"there is no such {what_is_missing}; check the name", place) from None
     except Exception as error:  # stores raise errors of the packages that they use, too
-        reason = " ".join(str(error).split()) or type(error).__name__
+        silent = f"no reason is given ({type(error).__name__}); can such a place be {what} at all?"
+        reason = " ".join(str(error).split()) or silent
         raise SurroundingsError(f"{place}: cannot be {what}: {reason}") from error
 
 

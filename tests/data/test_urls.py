@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -143,6 +144,8 @@ class Breaking(MemoryFileSystem):
         self.known.clear()
 
     def _open(self, path: str, mode: str = "rb", **options: object) -> object:
+        if path.endswith("only-read"):
+            raise io.UnsupportedOperation
         raise ConnectionResetError("connection lost") if mode == "rb" else RuntimeError("a failure\n  of the package")
 
 
@@ -158,3 +161,5 @@ def test_what_a_store_keeps_and_raises(store: Callable[[str, bytes], Path]) -> N
         SurroundingsError, match=r"^breaking://corpus/new: cannot be written: a failure of the package$"
     ):
         storage.write(name, [b"y\n"])
+    with pytest.raises(SurroundingsError, match=r"^breaking://only-read: cannot be written: no reason is given"):
+        storage.write("breaking://only-read", [b"y\n"])
