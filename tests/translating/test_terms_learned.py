@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from multihead import evaluate
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
+from multihead.judging.term_use import term_use
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.planning.settings import Choices, TrainSettings
@@ -116,3 +119,27 @@ def test_what_terms_cannot_be_had_with(run: Path, tmp_path: Path) -> None:
     own = {**SETTINGS, "terms": run / "terms.tsv", "alignments": tmp_path / "links"}
     with pytest.raises(ConfigurationError, match="the words of this text are not those of its files"):
         train(**files, **own, output=tmp_path / "guided", say=lambda _: None)
+
+
+def test_evaluate_counts_the_terms_that_came_out(
+    run: Path, call: Callable[..., SimpleNamespace], tmp_path: Path
+) -> None:
+    """Of the model by its own translations with terms, of a second system by its file; by any form of a term."""
+    (source := tmp_path / "test.de").write_text("zwei bak, ein tor\nein sal\n\ndrei tor\n", encoding="utf-8")
+    (target := tmp_path / "test.en").write_text("two pews, one fool\none fort\n\nthree goals\n", encoding="utf-8")
+    (other := tmp_path / "other.en").write_text("two Pews, one gate\none lock\n\nthree goals\n", encoding="utf-8")
+    (own := tmp_path / "own.tsv").write_text("bak\tpew\ntor\tgoal\nsal\tfort\n", encoding="utf-8")
+    files = ("--source", source, "--target", target, "--resamples", 40)
+    ended = call("evaluate", run / "run", *files, "--terms", own, "--against", other, "--save", tmp_path / "out.en")
+    lines = source.read_text(encoding="utf-8").split("\n")[:-1]
+    translator, wanted = Translator.load(run / "run"), parse_terms(own.read_text(encoding="utf-8").split("\n"))
+    request = TranslationRequest(translator.search_settings(), lines, terms=wanted)
+    outputs = [row[0].text for row in translator.run(request)]
+    assert (tmp_path / "out.en").read_text(encoding="utf-8").split("\n")[:-1] == outputs
+    assert f"{other}: 2 of 4 terms came out (50.0%)\n" in ended.text
+    assert f"{run / 'run'}: {term_use(wanted, lines, outputs)}\n" in ended.text
+    asked = TranslationRequest(translator.search_settings(), terms=wanted)
+    found = evaluate(translator, source, target, request=asked, against=other, resamples=40)
+    content = json.loads(json.dumps(found.as_dict()))
+    assert content["terms"][1] == {"found": 4, "used": 2, "missing": [[1, "tor", "goal"], [2, "sal", "fort"]]}
+    assert content["terms"][0] == term_use(wanted, lines, outputs).as_dict()

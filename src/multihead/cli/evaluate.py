@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,6 +30,10 @@ from multihead.cli.translate import ChoosingFlags, TranslateFlags
 from multihead.errors import ConfigurationError
 from multihead.text.languages import Languages
 
+if TYPE_CHECKING:
+    from multihead.translating.request import TranslationRequest
+    from multihead.translating.translator import Translator
+
 
 @click.command(
     cls=Command,
@@ -51,6 +54,11 @@ from multihead.text.languages import Languages
     help="Second system, for a paired significance test: a run, a model folder, or a file with one translation a line.",
 )
 @click.option("--save", **FILE, help="Also write the translations here.")
+@click.option(
+    "--terms",
+    **FILE,
+    help="Wanted translations, as of multihead translate; also prints how many of them came out, in any form.",
+)
 @quiet_flag
 @scoring_flags
 @choosing_flags()
@@ -65,6 +73,7 @@ def evaluate(
     target: Path,
     against: Path | None,
     save: Path | None,
+    terms: Path | None,
     language: str | None,
     tokenize: Any,
     resamples: int | None,
@@ -90,7 +99,9 @@ def evaluate(
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
     from multihead.data.corpus import check_parallel
+    from multihead.data.text_files import read_lines
     from multihead.files import check_new_file, write_text
+    from multihead.text.terms import for_sources, parse_terms
 
     if save is not None:
         check_new_file(save)
@@ -101,7 +112,7 @@ def evaluate(
         if not language_models.is_given(model):
             raise ConfigurationError("--source is missing: only a language model is evaluated on --target alone")
         others = {"against": against, "save": save, "language": language, "tokenize": tokenize, "resamples": resamples}
-        language_models.refuse({**others, "comet": comet, "engine": engine, **asked}, languages)
+        language_models.refuse({**others, "comet": comet, "terms": terms, "engine": engine, **asked}, languages)
         language_models.evaluate_text(model, target, batch_tokens, threads, device, as_json)
         return
     if engine is not None:
@@ -111,14 +122,20 @@ def evaluate(
     from multihead.judging.compare import count_models
     from multihead.judging.evaluate import evaluate as run
 
+    wanted = None if terms is None else parse_terms(read_lines(terms), terms)
+
+    def request_of(translator: Translator) -> TranslationRequest:
+        if wanted is not None:
+            for_sources(wanted, translator.bundle.source_tokenizer)  # refused before a line is translated
+        return replace(choosing.request(translator, batch_tokens), terms=wanted)
+
     runner: Runner | None = None
     if engine is not None:
         models = choosing.models(model, languages, device, threads)
-        request_of = partial(choosing.request, batch_tokens=batch_tokens)
         translator, request, runner = run_on_engine(engine, models, wishes, request_of)
     else:
         translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
-        request = choosing.request(translator, batch_tokens)
+        request = request_of(translator)
     searched = 1 + count_models([] if against is None else [against])
     with counter("translated", "sentences", lines * searched) as count:
         result = run(

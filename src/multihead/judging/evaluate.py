@@ -17,11 +17,13 @@ from multihead.data.text_files import read_lines
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.compare import format_scores, is_model, load_system
+from multihead.judging.term_use import TermUse, term_use
 from multihead.metrics.comet import with_comet
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import MetricScore, SystemScores, check_score_settings, score_systems
 from multihead.text.context import in_context
+from multihead.text.terms import for_sources
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
@@ -66,6 +68,8 @@ class Evaluation:
     """The second system; with one, ``measured`` has p, the probability of so large a difference by chance."""
     name: str = "the model"
     """The model's folder, if it was given as one."""
+    terms: tuple[TermUse, ...] = ()
+    """With terms: how many came out, and with a second system, how many in its translations."""
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON data, without the translations."""
@@ -80,14 +84,16 @@ class Evaluation:
             "cut": self.cut,
             "remarks": [remark.as_dict() for remark in self.remarks],
             **({} if self.against is None else {"against": self.against.as_dict(self.measured)}),
+            **({} if not self.terms else {"terms": [use.as_dict() for use in self.terms]}),
         }
 
     def __str__(self) -> str:
         if self.against is None:
-            return "\n".join([*map(str, self.measured.systems[0]), self.measured.how])
+            return "\n".join([*map(str, self.measured.systems[0]), *map(str, self.terms), self.measured.how])
         names = [self.against.name, self.name]
         columns = zip(self.against.measures, self.measured.systems[0], strict=True)
-        return "\n".join([*(format_scores(names, column) for column in columns), self.measured.how])
+        shown = [f"{name}: {use}" for name, use in zip(names, reversed(self.terms), strict=False)]
+        return "\n".join([*(format_scores(names, column) for column in columns), *shown, self.measured.how])
 
 
 def evaluate(
@@ -128,6 +134,7 @@ def evaluate(
         batch_tokens: see `Translator.translate`.
         comet: a COMET model, whose score is added (`metrics.comet`): a checkpoint file, or a name that it downloads.
         request: how candidates are made and chosen, instead of the search and ``batch_tokens``; its texts are replaced.
+            Of its terms it is counted how many come out.
         progress: called with the number of newly translated sentences.
         run: translates the request in place of ``model``: in other processes.
         against: the second system: a model or run folder, a translator, or a file with one translation per line. A
@@ -154,6 +161,7 @@ def evaluate(
             request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
         if request.several:
             raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
+        terms = request.terms and for_sources(request.terms, translator.bundle.source_tokenizer)
         texts = in_context(translator.bundle.source_tokenizer, sources)
         found = [row[0] for row in (run or translator.run)(request.with_texts(texts, request.weights), progress)]
         seconds = time.monotonic() - started
@@ -179,6 +187,7 @@ def evaluate(
         request.search,
         second,
         _name(model, "the model"),
+        () if terms is None else tuple(term_use(terms, sources, lines) for lines in (hypotheses, *others)),
     )
 
 

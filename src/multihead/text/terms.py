@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from multihead.errors import ConfigurationError, DataError
@@ -112,13 +113,15 @@ class Terms:
             wanted: whether to annotate a term, whose words begin at a character.
         """
         parts, end = [], 0
-        for number, (start, stop, term) in enumerate(self._find(source, wanted)):
-            if number == MOST:
-                break
+        for start, stop, term in islice(self._find(source, wanted), MOST):
             begin = start - source[:start].endswith(" ")
             parts += [source[end:begin], TERM, source[begin:stop], f"{AS} {term.lemma}{END}"]
             end = stop
         return "".join([*parts, source[end:]])
+
+    def found_in(self, source: str) -> list[Term]:
+        """The terms of a source that `annotate` annotates."""
+        return [term for _, _, term in islice(self._find(source, lambda _term, _place: True), MOST)]
 
     def annotate_pair(self, source: str, target: str) -> str:
         """The source of a training pair, with every second term annotated whose lemma is in the target."""
@@ -126,7 +129,7 @@ class Terms:
 
         def wanted(term: Term, place: int) -> bool:
             drawn = zlib.crc32(f"{place}\t{source}\t{target}".encode("utf-8", "surrogatepass")) & 1
-            return bool(drawn) and _has_form(words, term)
+            return bool(drawn) and has_form(words, term)
 
         return self.annotate(source, wanted)
 
@@ -166,8 +169,8 @@ def _matches(found: Sequence[str], words: Sequence[str], *, exact: bool) -> bool
     return all(is_form(one, other) for one, other in zip(found, words, strict=True))
 
 
-def _has_form(words: Sequence[str], term: Term) -> bool:
-    """Whether a target has the lemma of a term, or a form of it."""
+def has_form(words: Sequence[str], term: Term) -> bool:
+    """Whether the words of a target have the lemma of a term, or a form of it."""
     lemma = words_of(term.lemma)
     given = [words_of(form.casefold()) for form in term.forms]
     folded = [word.casefold() for word in words]
