@@ -330,7 +330,8 @@ class Training(Settings):
     gzip, xz or zstd."""
     alignments: Path | None = None
     """Guided alignment: a file with the word alignment of each pair on its line, such as 0-0 1-2, which a head of
-    attention learns; or ibm1, to align the words of the text by IBM Model 1."""
+    attention learns; or ibm1, to align the words of the text by IBM Model 1 and keep the links that both directions
+    find; or ibm1-grow, to grow these by grow-diag-final-and."""
     alignment_weight: float | None = None
     """Factor of the loss of that head beside the loss of the translation; 0.05 by default."""
     lora: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)

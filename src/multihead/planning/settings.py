@@ -371,7 +371,7 @@ class RunConfig(BaseRunConfig):
     """The models whose predictions are learned (`preparing.teachers`)."""
     weights: TextFile | None = None
     """The weights of the pairs (`preparing.weights`)."""
-    alignments: TextFile | Literal["ibm1"] | None = None
+    alignments: TextFile | Literal["ibm1", "ibm1-grow"] | None = None
     """The word alignments of the pairs (`preparing.alignments`)."""
     model: AnyNetworkConfig
     training: TrainingConfig

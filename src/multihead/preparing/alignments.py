@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,8 @@ from multihead.preparing.side_files import check_side_file, lines_of_pairs, requ
 from multihead.text.terms import knows_terms
 from multihead.training.context import RunContext
 
-IBM1: Literal["ibm1"] = "ibm1"
-"""In place of a file: links are learned from the text."""
+Learned = Literal["ibm1", "ibm1-grow"]
+"""In place of a file: links are learned from the text, and those of both directions intersected, or grown from that."""
 FOLDER, _LINKS, _OFFSETS = "alignments", "links.bin", "offsets.bin"
 _TYPES = {_LINKS: "<u2", _OFFSETS: "<i8"}
 _CHUNK = 1 << 14
@@ -65,9 +65,12 @@ def parse_links(line: bytes, path: Path, number: int) -> npt.NDArray[np.uint16]:
     return np.unique(np.array(values, np.uint16).reshape(-1, 2), axis=0)
 
 
-def check_alignments(path: Path, text: PreparedText | TextFiles) -> TextFile | Literal["ibm1"]:
+def check_alignments(path: Path, text: PreparedText | TextFiles) -> TextFile | Learned:
     """Read a file of alignments once, to check and hash it; errors as `side_files.check_side_file`."""
-    return IBM1 if str(path) == IBM1 else check_side_file(path, "alignments", parse_links, text)
+    for name in get_args(Learned):
+        if str(path) == name:
+            return cast(Learned, name)
+    return check_side_file(path, "alignments", parse_links, text)
 
 
 class StoredLinks:
@@ -101,7 +104,7 @@ class StoredLinks:
 
 def pair_links(
     folder: Path,
-    origin: TextFile | Literal["ibm1"],
+    origin: TextFile | Learned,
     weight: float,
     prepared: PreparedText,
     context: RunContext,
@@ -126,20 +129,23 @@ def pair_links(
             "alignments: sources have sentences before them, whose words are aligned with nothing: leave alignments "
             "out, or train without context"
         )
-    if origin != IBM1 and (prepared.target_tokenizer.copied or knows_terms(prepared.source_tokenizer)):
+    if not isinstance(origin, str) and (prepared.target_tokenizer.copied or knows_terms(prepared.source_tokenizer)):
         raise ConfigurationError(
             f"{origin.path}: the words of this text are not those of its files, because of placeholders or terms: let "
             "their alignments be learned, --alignments ibm1"
         )
-    processes, name = context.processes, origin if origin == IBM1 else origin.sha256
+    processes, name = context.processes, origin if isinstance(origin, str) else origin.sha256
     numbers = [WordNumbers(side.entries) for side in (prepared.source_tokenizer, prepared.target_tokenizer)]
     new = processes.is_first and not (folder / FOLDER).is_dir()
     if new:
-        found = _learned(prepared, numbers, context) if origin == IBM1 else _read(require_same(origin), context)
+        if isinstance(origin, str):
+            found = _learned(prepared, numbers, context, ibm1.grown if origin == "ibm1-grow" else ibm1.intersection)
+        else:
+            found = _read(require_same(origin), context)
         write_side(folder, FOLDER, name, found)
     processes.all_gather("written")
     arrays = open_side(folder, FOLDER, name, _TYPES)
-    if origin == IBM1:
+    if isinstance(origin, str):
         stored = StoredLinks(arrays)
     else:
         lines = lines_of_pairs(prepared)
@@ -224,8 +230,13 @@ def _words_per_text(numbers: WordNumbers, side: TokenStore, pairs: Int64) -> Int
 # --------------------------------------------------------------------------- learned
 
 
-def _learned(prepared: PreparedText, numbers: list[WordNumbers], context: RunContext) -> Iterator[Arrays]:
-    """The links of all pairs, by IBM Model 1 in both directions."""
+def _learned(
+    prepared: PreparedText,
+    numbers: list[WordNumbers],
+    context: RunContext,
+    combine: Callable[[Words, Words, ibm1.Model1, ibm1.Model1], tuple[Int64, Int64, Int64]],
+) -> Iterator[Arrays]:
+    """The links of all pairs, by IBM Model 1 in both directions, combined by a function of `ibm1`."""
     sides = [
         _Side(number, store)
         for number, store in zip(numbers, (prepared.train.source, prepared.train.target), strict=True)
@@ -248,7 +259,7 @@ def _learned(prepared: PreparedText, numbers: list[WordNumbers], context: RunCon
     def links() -> Iterator[npt.NDArray[np.uint16]]:
         for pairs in ibm1.parts(len(every), _ALIGNED_AT_ONCE):
             texts = [side.words(pairs) for side in sides]
-            rows, i, j = ibm1.intersection(texts[0], texts[1], forward, backward)
+            rows, i, j = combine(texts[0], texts[1], forward, backward)
             both = np.stack((i, j), 1)[np.maximum(i, j) < 1 << 16].astype(np.uint16)
             yield from np.split(both, np.searchsorted(rows, np.arange(1, len(pairs))))
 

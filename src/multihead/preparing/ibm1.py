@@ -10,7 +10,8 @@ with equal t and repeats
 
 The best link of f_j is argmax_i t(f_j | e_i), the one nearest to the diagonal among equals; none if it is the empty
 word. The model is learned in both directions, and the links that both find are kept (Och & Ney 2003, intersection):
-few, but reliable, which suits training: a word without links is not guided.
+few, but reliable, which suits training: a word without links is not guided. `grown` keeps more of them
+(`preparing.symmetrization`).
 
 Everything is computed on arrays of *cells*, the pairs of a word of e and a word of f that occur in one sentence pair.
 """
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multihead.data.store import Int64
+from multihead.preparing.symmetrization import Link, grow_diag_final_and
 
 Float = npt.NDArray[np.float64]
 
@@ -163,6 +165,19 @@ def intersection(source: Words, target: Words, forward: Model1, backward: Model1
     kept = np.isin((pair * wide + i) * high + j, (other_pair * wide + other_i) * high + other_j)
     order = np.lexsort((j[kept], i[kept], pair[kept]))
     return pair[kept][order], i[kept][order], j[kept][order]
+
+
+def grown(source: Words, target: Words, forward: Model1, backward: Model1) -> tuple[Int64, Int64, Int64]:
+    """The links of grow-diag-final-and (`preparing.symmetrization`), as those of `intersection`."""
+    pairs = len(source.lengths)
+    rows: list[tuple[list[Link], list[Link]]] = [([], []) for _ in range(pairs)]
+    for pair, i, j in zip(*map(np.ndarray.tolist, forward.links(source, target)), strict=True):
+        rows[pair][0].append((i, j))
+    for pair, j, i in zip(*map(np.ndarray.tolist, backward.links(target, source)), strict=True):
+        rows[pair][1].append((i, j))
+    found = [(pair, i, j) for pair, both in enumerate(rows) for i, j in grow_diag_final_and(*both)]
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
 def sample(source: Words, target: Words, cells: int = CELLS) -> Int64:

@@ -122,7 +122,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
 
         return check_weights(path, self._text)
 
-    def _check_alignments(self, path: Path) -> TextFile | Literal["ibm1"]:
+    def _check_alignments(self, path: Path) -> TextFile | Literal["ibm1", "ibm1-grow"]:
         from multihead.preparing.alignments import check_alignments
 
         return check_alignments(path, self._text)
