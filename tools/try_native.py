@@ -36,8 +36,9 @@ from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.decoding.search import MEANS, Search, Symbols
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
+from multihead.engine.drafting import DraftedSearch
 from multihead.engine.ensemble import EngineEnsemble
-from multihead.engine.search import Engine
+from multihead.engine.search import CompiledSearch, Engine
 from multihead.engine.weights import DECODING, PRECISIONS
 from multihead.errors import MultiheadError, SurroundingsError
 from multihead.kernels import native, pointwise
@@ -291,6 +292,8 @@ class EngineCase:
             starts = [sum(map(len, each[:word])) for word in range(source + 1)]
             self.shortlist = Shortlist(always, starts, [symbol for row in each for symbol in row])
         self.target, self.workers, self.dropped = target, draw.randint(2, 3), draw.randrange(40)
+        self.draft = self.model(draw, source, target) if beam == 1 and draw.random() < 0.8 else None
+        self.guesses = draw.randint(1, 9), draw.choice([0.0, 0.01, 0.3])
 
     @staticmethod
     def model(draw: Draw, source: int, target: int) -> Transformer:
@@ -318,10 +321,15 @@ class EngineCase:
         torch.manual_seed(draw.getrandbits(40))
         return Transformer(TransformerConfig(**settings)).eval()
 
-    def run(self, workers: int) -> dict[int, Any]:
-        """What is found of each sentence; one is dropped while the search runs."""
-        engines, found = [Engine(model, self.precision, self.shortlist) for model in self.models], {}
-        engine = engines[0] if len(engines) == 1 else EngineEnsemble(engines, self.mean, self.weights)
+    def run(self, workers: int, *, drafted: bool = False) -> dict[int, Any]:
+        """What is found of each sentence, perhaps with a draft; one is dropped while the search runs."""
+        engines = [Engine(model, self.precision, self.shortlist) for model in self.models]
+        found: dict[int, Any] = {}
+        engine: CompiledSearch = engines[0]
+        if len(engines) > 1:
+            engine = EngineEnsemble(engines, self.mean, self.weights)
+        if drafted and self.draft is not None:
+            engine = DraftedSearch(engine, Engine(self.draft, self.precision), *self.guesses)
         with engine.open(self.task, self.search, self.limit, workers) as running:
             for number, source in enumerate(self.sources):
                 running.add(number, source, self.limit, self.minimums[number])
@@ -351,7 +359,7 @@ class EngineCase:
             for one in hypotheses:
                 assert len(one.tokens) <= self.limit
                 assert all(0 <= symbol < self.target for symbol in one.tokens)
-        again = self.run(self.workers)
+        again = self.run(self.workers, drafted=True)
         for number in found.keys() & again.keys():
             assert found[number] == again[number]
 
