@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_type_hints
@@ -27,6 +28,9 @@ jaxtyped = jaxtyping.jaxtyped
 """The decorator of jaxtyping."""
 
 _one_at_a_time = threading.RLock()
+if hasattr(os, "register_at_fork"):  # no other thread of a forking process is in the middle
+    release = _one_at_a_time.release
+    os.register_at_fork(before=_one_at_a_time.acquire, after_in_parent=release, after_in_child=release)
 
 _compared = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
 """A decorator that raises what `jaxtyped` raises, a TypeError."""
