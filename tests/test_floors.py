@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import processes
 import pytest
 from floors import NOT_IMPORTED, PROJECT, ROOT, floors, is_imported, left_out, other_versions
 from packaging.utils import canonicalize_name
@@ -50,7 +50,7 @@ def test_every_module_is_imported_with_these_versions() -> None:
         "names = [found.name for found in pkgutil.walk_packages(multihead.__path__, 'multihead.')]\n"
         "print(len([importlib.import_module(name) for name in names]))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     files = list((ROOT / "src" / "multihead").rglob("*.py"))
     assert int(ended.stdout) == len(files) - 1  # the package itself
