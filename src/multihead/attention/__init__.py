@@ -70,6 +70,7 @@ from multihead.attention.sinks import Registers, sink_attention
 from multihead.attention.sparse import entmax15, sparsemax
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
+from multihead.attention.weights import attention_weights, received_attention
 
 __all__ = [
     "ALiBi",
@@ -128,6 +129,7 @@ __all__ = [
     "StraightThrough",
     "TorchMasks",
     "attention",
+    "attention_weights",
     "block_mask",
     "choose",
     "elu_plus_one",
@@ -142,6 +144,7 @@ __all__ = [
     "masked_log_softmax",
     "masked_softmax",
     "multi_head_attention_forward",
+    "received_attention",
     "reinforce_loss",
     "relative_attention",
     "rotary",
