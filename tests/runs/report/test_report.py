@@ -161,6 +161,8 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
         assert training_settings(guided, part, None) == training_settings(tuned, part, None)
     assert again.model_copy(update={"from_model": None}) == settings
     assert again.from_model == Path("given")
+    scored = training.model_copy(update={"best_by": "comet", "comet": "a/model"})
+    assert training_settings(config.model_copy(update={"training": scored}), part, None)["comet"] == "a/model"
     of_adapters = {"lora": 4, "lora_alpha": 8.0, "optimizer": "adam"}
     low = tuned.model_copy(update={"training": training.model_copy(update=of_adapters)})
     adapted = build(TrainSettings, training_settings(low, part, None), "the settings")

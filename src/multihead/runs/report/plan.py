@@ -181,6 +181,8 @@ def training_settings(config: RunConfig, part: Part, budget: float | None) -> di
         values["average"] = 0.0
     if not training.lora:
         del values["lora"], values["lora_alpha"]
+    if training.best_by != "comet":
+        del values["comet"]  # a part is not scored by what chooses nothing
     if training.schedule == "noam":
         del values["learning_rate"]  # a factor that follows from the warm-up
     length: dict[str, Any] = {"budget": budget}
