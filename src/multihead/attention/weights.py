@@ -1,4 +1,4 @@
-"""Attention weights in memory that grows with the length, not with its square.
+"""Some attention weights, and their sums, without memory for all of them
 
 Fused kernels never have the weights, and a call with ``need_weights=True`` has all of them: batch x heads x queries x
 keys numbers. Who looks at weights mostly wants few: those of some queries or heads, or how much attention each key
