@@ -28,22 +28,22 @@ def use() -> Iterator[Callable[[bool], bool]]:
 def test_bytes_are_multiplied_as_without_it(drawn: Any, kind: str, beam: int, use: Callable[[bool], bool]) -> None:
     """For widths that fill no tile, one row, several tiles of them, and what one tile repeats of another."""
     engine, sources = Engine(drawn.model(kind), "int8"), drawn.sentences(45)
-    asked: dict[str, Any] = {"max_lengths": 7, "beam": beam, "n_best": beam, "workers": 1}
+    asked: dict[str, Any] = {"max_lengths": 7, "beam": beam, "n_best": beam}
     assert use(True)
-    found = engine.search(sources, *drawn.split(drawn.symbols, **asked))
+    found = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)
     assert not use(False)
-    assert engine.search(sources, *drawn.split(drawn.symbols, **asked)) == found
+    assert engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=1) == found
 
 
 def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bool], bool]) -> None:
     """That is little beside what rounding to bfloat16 changes, and nothing that a sentence's company changes."""
     model, sources = drawn.model("pre-norm"), drawn.sentences(40)
-    engine, asked = Engine(model, "bfloat16"), {"max_lengths": 1, "beam": 1, "workers": 1}
+    engine, asked = Engine(model, "bfloat16"), {"max_lengths": 1, "beam": 1}
 
     def scores(of: Engine) -> torch.Tensor:
         """Of the first symbol, which is the same one but for a near-tie."""
         return torch.tensor(
-            [one.log_probability for (one,) in of.search(sources, *drawn.split(drawn.symbols, **asked))]
+            [one.log_probability for (one,) in of.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)]
         )
 
     exact = scores(Engine(model))
@@ -53,5 +53,5 @@ def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bo
     without = scores(engine)
     assert not torch.equal(by_unit, without)  # else the unit was not asked
     assert (by_unit - without).abs().median() < 0.1 * (by_unit - exact).abs().median()
-    alone = [engine.search([source], *drawn.split(drawn.symbols, **asked))[0] for source in sources]
-    assert alone == engine.search(sources, *drawn.split(drawn.symbols, **asked))
+    alone = [engine.search([source], *drawn.split(drawn.symbols, **asked), workers=1)[0] for source in sources]
+    assert alone == engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)
