@@ -13,7 +13,6 @@ receives. They follow from queries and keys alone, on every device, so the outpu
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from multihead.attention.backends.call import at_least_float32, describe_call
-from multihead.attention.backends.explicit import masked_softmax
+from multihead.attention.backends.explicit import explicit_weights
 from multihead.attention.biases import Bias
 from multihead.attention.masks import Mask
 from multihead.errors import ConfigurationError, ShapeError
@@ -138,32 +137,25 @@ class _Scores:
         soft_cap: float | None,
     ) -> None:
         describe_call(query, key, key, mask=mask, bias=bias, dropout_p=0.0, need_weights=True, soft_cap=soft_cap)
-        self.query, self.key, self.mask, self.bias, self.soft_cap = query, key, mask, bias, soft_cap
-        self.scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        self.query, self.key, self.mask, self.bias = query, key, mask, bias
+        self.scale, self.soft_cap = scale, soft_cap
 
     def weights(self, queries: range, heads: list[int] | None = None) -> Tensor:
         """Of queries that follow one another, and of some heads [batch, heads, queries, keys]."""
         q, k = self.query[:, :, queries.start : queries.stop], self.key
         batch, count, q_len, kv_len = len(q), self.query.shape[1], self.query.shape[2], k.shape[2]
         groups = count // k.shape[1]
-        every = list(range(count)) if heads is None else heads
         if heads is not None:
-            q = q[:, heads]
-        if groups > 1 or heads is not None:
-            k = k[:, [head // groups for head in every]]
-        scores = (q * self.scale) @ k.transpose(-2, -1)
-        if self.soft_cap is not None:
-            scores = self.soft_cap * torch.tanh(scores / self.soft_cap)
-        allowed = None
+            q, k = q[:, heads], k[:, [head // groups for head in heads]]
+        elif groups > 1:
+            k = k.repeat_interleave(groups, dim=1)
+        mask = bias = None
         if self.mask is not None:
-            allowed = self.mask.part(range(batch), count, queries, range(kv_len), q_len, kv_len, q.device)
-            allowed = _of_heads(allowed, heads)
+            mask = self.mask.part(range(batch), count, queries, range(kv_len), q_len, kv_len, q.device)
+            mask = _of_heads(mask, heads)
         if self.bias is not None:
-            term = _of_heads(self._bias(queries, kv_len), heads).to(scores.dtype)
-            scores = scores + term
-            possible = ~torch.isneginf(term)
-            allowed = possible if allowed is None else allowed & possible
-        return masked_softmax(scores, allowed)
+            bias = _of_heads(self._bias(queries, kv_len), heads)
+        return explicit_weights(q, k, mask=mask, bias=bias, scale=self.scale, soft_cap=self.soft_cap)
 
     def _bias(self, queries: range, kv_len: int) -> Tensor:
         """Its part for some queries [1 or batch, 1 or heads, 1 or queries, 1 or keys]."""

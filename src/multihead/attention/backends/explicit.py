@@ -89,6 +89,20 @@ def explicit_attention(
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
+    weights = explicit_weights(query, key, mask=mask, bias=bias, scale=scale, soft_cap=soft_cap)
+    return F.dropout(weights, dropout_p) @ value, weights
+
+
+def explicit_weights(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch heads key dim"],
+    *,
+    mask: Bool[Tensor, "#batch #heads #query #key"] | None = None,
+    bias: Float[Tensor, ...] | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Float[Tensor, "batch heads query key"]:
+    """The weights of :func:`explicit_attention`, for as many key heads as query heads."""
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)  # [batch, heads, query, key]
     if soft_cap is not None:
@@ -98,8 +112,7 @@ def explicit_attention(
         scores = scores + term
         allowed = ~torch.isneginf(term)
         mask = allowed if mask is None else mask & allowed
-    weights = masked_softmax(scores, mask)
-    return F.dropout(weights, dropout_p) @ value, weights
+    return masked_softmax(scores, mask)
 
 
 def masked_softmax(
