@@ -647,19 +647,22 @@ extern "C" int soft_cross_entropy(void *logits, int type, const i64 *target, i64
 // its queries, keys and values [length, width] to float32 scratch memory with rows padded to whole vectors, and
 // computes there.
 
-typedef float vector __attribute__((vector_size(64), aligned(4)));
-static const i64 LANES = 16;  // floats in a vector
-
-// Sums are kept in registers of WIDE floats, those of at most STRIP vectors of a row.
-#ifdef __aarch64__  // where g++ keeps every longer vector in memory
-static const int WIDE = 4, STRIP = 1;
+// Floats in a vector, to which rows are padded; sums are kept in registers of WIDE floats, those of at most STRIP vectors
+// of a row: no more than fit. g++ keeps what is longer than a register in memory, or splits it into single numbers.
+#if defined(__AVX512F__)
+static const int LANES = 16, WIDE = 16, STRIP = 4;
+#elif defined(__AVX__)
+static const int LANES = 8, WIDE = 8, STRIP = 2;
+#elif defined(__aarch64__)
+static const int LANES = 16, WIDE = 4, STRIP = 1;
 #else
-static const int WIDE = 16, STRIP = 4;
+static const int LANES = 8, WIDE = 4, STRIP = 1;
 #endif
+typedef float vector __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
 
 // c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
-// most 6 x 4 = 24 of the 32 of AVX-512, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
+// most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
 // a_row = 1 multiplies by a transposed matrix.
 
 template <int ROWS, int COLUMNS>
@@ -711,16 +714,12 @@ static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_s
 static void product(i64 rows, i64 columns, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
                     float *c, i64 c_row) {
     i64 n = 0;
-    if constexpr (STRIP == 4) {
+    if constexpr (STRIP >= 4)
         for (; n + 4 * LANES <= columns; n += 4 * LANES)
             strip<4>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-        if (n + 2 * LANES <= columns) {
+    if constexpr (STRIP >= 2)
+        for (; n + 2 * LANES <= columns; n += 2 * LANES)
             strip<2>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-            n += 2 * LANES;
-        }
-        if (n < columns) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-        return;
-    }
     for (; n < columns; n += LANES) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
 }
 
@@ -772,7 +771,7 @@ static void store_rows(const float *from, i64 from_row, i64 rows, i64 width, flo
 // One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
 template <int HALF>
 static inline void exchange_halves(vector *x) {
-    typedef int32_t places __attribute__((vector_size(64)));
+    typedef int32_t places __attribute__((vector_size(LANES * 4)));
     places low, high;
     for (int n = 0; n < LANES; n++) {
         low[n] = n & HALF ? n - HALF + LANES : n;
@@ -788,14 +787,14 @@ static inline void exchange_halves(vector *x) {
 }
 
 // Transpose [rows, width] with rows of from_row numbers to [width, to_row], padded with zeros on the right. Blocks of
-// 16 x 16 numbers are transposed in registers, in four rounds.
+// LANES x LANES numbers are transposed in registers, in a round for each factor of two.
 static void transpose(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row) {
     for (i64 t0 = 0; t0 < to_row; t0 += LANES)
         for (i64 d0 = 0; d0 < width; d0 += LANES) {
             vector x[LANES];
             for (i64 t = 0; t < LANES; t++)
                 x[t] = t0 + t < rows ? *(const vector *)(from + (t0 + t) * from_row + d0) : vector{};
-            exchange_halves<8>(x);
+            if constexpr (LANES > 8) exchange_halves<8>(x);
             exchange_halves<4>(x);
             exchange_halves<2>(x);
             exchange_halves<1>(x);
