@@ -2,8 +2,12 @@
 
 Same sizes, same batches (Multi30k where it is found, made lengths otherwise), a process for each contender, which take
 turns of some updates, so that whatever else the machine does meets all of them. Peers run as their users run them
-(float32, PyTorch's defaults) and once more with bfloat16 autocast and the allocator settings of our commands.
+(float32, PyTorch's defaults) and once more with bfloat16 autocast and the allocator settings of our commands, where the
+processor multiplies bfloat16 in hardware; elsewhere such contenders take minutes an update and need `--emulated`.
 MULTIHEAD_PEERS names a folder into which `transformers` was installed; without it that contender is left out.
+
+An update of nothing but products at their peak would be 1/p times as fast as a peer that runs at the share p of it. No
+contender in the same precision can be faster, so this bound is printed below the table.
 
     python benchmarks/training.py --size tiny
     python benchmarks/training.py --size base --turns 5 --updates 2
@@ -59,6 +63,8 @@ class Contender:
     losses: list[float] = field(default_factory=list)
     memory: float = 0.0
     peak: float = 0.0
+    processor_peak: float = 0.0
+    """Operations of products a second of processor time."""
 
     @property
     def case(self) -> str:
@@ -122,25 +128,32 @@ def operations(sizes: dict[str, Any], found: list[Batch]) -> float:
     return total / len(found)
 
 
+def wanted(chosen: Namespace, fast_bfloat16: bool, has_marian: bool) -> list[tuple[str, str, bool]]:
+    """Name, precision and `Contender.plain` of the contenders."""
+    low = fast_bfloat16 or chosen.emulated
+    found = [("multihead", "bfloat16", False)] if low else []
+    if chosen.size != "toy" or chosen.losses or not low:
+        found.append(("multihead", "float32", False))
+    if not chosen.losses:
+        peers = ["torch.nn.Transformer", *(["MarianMT"] if has_marian else [])]
+        found += [(peer, "float32", True) for peer in peers]
+        if chosen.size != "toy" and low:
+            found += [(peer, "bfloat16", False) for peer in peers]
+    return found
+
+
 def begin(chosen: Namespace, file: Path) -> list[Contender]:
     """Start the processes and wait until they are ready."""
-    fast = "bfloat16" if inspect_machine().fast_bfloat16 else "float32"
+    fast_bfloat16 = inspect_machine().fast_bfloat16
+    if not (fast_bfloat16 or chosen.emulated):
+        print("bfloat16 is left out: this processor has no instructions for it (--emulated includes it)", flush=True)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("MULTIHEAD_PEERS"), *sys.path))),
     }
-    wanted = [("multihead", fast, False)]
-    if chosen.size != "toy" or chosen.losses:
-        wanted.append(("multihead", "float32", False))
-    if not chosen.losses:
-        peers = ["torch.nn.Transformer"]
-        if importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"):
-            peers.append("MarianMT")
-        wanted += [(peer, "float32", True) for peer in peers]
-        if chosen.size != "toy":
-            wanted += [(peer, "bfloat16", False) for peer in peers]
+    has_marian = bool(importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"))
     found = []
-    for name, precision, plain in dict.fromkeys(wanted):
+    for name, precision, plain in wanted(chosen, fast_bfloat16, has_marian):
         command = [sys.executable, str(HERE / "training_contender.py"), name, str(file), precision]
         process = subprocess.Popen(
             [*command, *(["--plain"] if plain else [])],
@@ -161,6 +174,7 @@ def main() -> None:
     arguments.add_argument("--updates", type=int, default=4, help="updates a turn (4)")
     arguments.add_argument("--batches", type=int, default=24, help="different batches (24)")
     arguments.add_argument("--losses", type=int, help="only compare the losses of ours after so many updates")
+    arguments.add_argument("--emulated", action="store_true", help="bfloat16 also where the processor emulates it")
     chosen = arguments.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -185,7 +199,8 @@ def turns(
     """Speed of each contender, and its ratio to the best peer as its users run it."""
     for contender in contenders:
         contender.run(max(2, min(chosen.updates, 4)))
-        contender.peak = contender.ask(f"peak {256 if chosen.size == 'toy' else 2048}")["peak"]
+        found = contender.ask(f"peak {256 if chosen.size == 'toy' else 2048}")
+        contender.peak, contender.processor_peak = found["peak"], found["processor"]
     for turn in range(chosen.rounds):
         for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
             found = contender.run(chosen.updates)
@@ -198,18 +213,25 @@ def turns(
     needed = operations(sizes, some) / statistics.fmean(batch.target_tokens for batch in some)
     threads = describe_machine()["threads"]
     print(f"{chosen.size}, {threads} threads: real target tokens a second, medians of {chosen.rounds} turns")
-    print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}{'processor time':>17}")
-    rows = []
+    print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}{'processor time':>17}{'of peak':>9}")
+    rows, peers_share = [], 0.0
     for contender in contenders:
         speed = speeds[contender.case]
         share = speed * needed / contender.peak
         processor = quiet[contender.case] / quiet_floor
+        worked_share = quiet[contender.case] * needed / contender.processor_peak
+        peers_share = max(peers_share, worked_share if contender.plain else 0.0)
         print(
             f"{contender.case:42}{speed:10,.0f}{speed / floor:10.2f}x{share:9.0%}{contender.memory / 2**30:7.2f} G"
-            f"{processor:16.2f}x"
+            f"{processor:16.2f}x{worked_share:9.0%}"
         )
         rows.append({"case": contender.case, "tokens_per_second": speed, "ratio": speed / floor, "of_peak": share,
-                     "memory": contender.memory, "processor_ratio": processor, "all": contender.speeds})  # fmt: skip
+                     "memory": contender.memory, "processor_ratio": processor,
+                     "processor_of_peak": worked_share, "all": contender.speeds})  # fmt: skip
+    print(
+        f"by processor time the best peer runs at {peers_share:.0%} of the peak of float32, in which nothing is more "
+        f"than {1 / peers_share:.2f} times as fast"
+    )
     return rows
 
 
