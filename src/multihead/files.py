@@ -61,8 +61,8 @@ def refuse_url(path: Path) -> None:
     """Raise ConfigurationError if an output that is written on this machine is named by a URL."""
     if (url := url_of(path)) is not None:
         raise ConfigurationError(
-            f"{url}: this output is written on this machine; name a file or folder here, and copy it there. Shards of "
-            "translations (--engine) are written to URLs"
+            f"{url}: this output is written on this machine; name a file or folder here, and copy it there. Written "
+            "to URLs are shards of translations (--engine), prepared text, and cleaned files"
         )
 
 

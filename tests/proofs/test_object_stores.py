@@ -87,20 +87,80 @@ def test_translations_are_resumed_and_have_the_bytes_of_files(
     assert bucket.find(folder) == []
 
 
-def test_prepared_and_cleaned_text_is_that_of_files(bucket: Any, numbers: Numbers, tmp_path: Path) -> None:
+def killed(bucket: Any, folder: str, objects: int, words: list[str]) -> set[str]:
+    """Kill a command as soon as a folder has so many objects; returns those that it has then."""
+    stopped, deadline = subprocess.Popen(words, start_new_session=True), time.monotonic() + PATIENCE
+    while len(bucket.find(folder)) < objects:
+        assert stopped.poll() is None, "ended before it was stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(stopped.pid, signal.SIGKILL)
+    stopped.wait()
+    return set(bucket.find(folder))
+
+
+def modified(bucket: Any, folder: str) -> dict[str, Any]:
+    """When each object was written."""
+    return {name: found["LastModified"] for name, found in bucket.find(folder, detail=True).items()}
+
+
+def test_prepared_and_cleaned_text_is_that_of_files(
+    bucket: Any, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULTIHEAD_STORES", str(tmp_path / "stores"))
     source, target = texts(numbers)
     bucket.pipe("corpus/train.de.gz", gzip.compress(source))
     bucket.pipe("corpus/train.en", target)
     (tmp_path / "train.de").write_bytes(source)
     (tmp_path / "train.en").write_bytes(target)
     sides = ("--source-language", "de", "--target-language", "en")
-    for name, place, ending in (("there", "s3://corpus", ".gz"), ("here", tmp_path, "")):
+    made: dict[str, tuple[list[str], list[str]]] = {}
+    for place, ending in (("s3://corpus", ".gz"), (tmp_path, "")):
         named = ("--source", f"{place}/train.de{ending}", "--target", f"{place}/train.en", *sides)
-        subprocess.run(
-            command("prepare", *named, "--vocab-size", 300, "--output", tmp_path / name, "--engine", "local:2"),
-            check=True,
-            timeout=PATIENCE,
-        )
-        subprocess.run(command("clean", *named, "--output", tmp_path / f"{name}.tsv"), check=True, timeout=PATIENCE)
-    assert data_digests(tmp_path / "there") == data_digests(tmp_path / "here")
-    assert (tmp_path / "there.tsv").read_bytes() == (tmp_path / "here.tsv").read_bytes() != b""
+        prepare = command("prepare", *named, "--vocab-size", 300, "--output", f"{place}/out/p", "--engine", "local:2")
+        made[str(place)] = prepare, command("clean", *named, "--output", f"{place}/clean/train.tsv")
+    (tmp_path / "clean").mkdir()
+    for words in made[str(tmp_path)]:
+        subprocess.run(words, check=True, timeout=PATIENCE)
+    prepare, clean = made["s3://corpus"]
+
+    # Killed at three moments of its upload, `prepare` leaves nothing that looks finished, and goes on.
+    seen: dict[str, Any] = {}
+    for objects in (1, 4, 9):
+        there = killed(bucket, "corpus/out", objects, prepare)
+        assert "corpus/out/p/prepared.json" not in there
+        written = modified(bucket, "corpus/out")
+        assert {name: written[name] for name in seen} == seen
+        seen = {name: when for name, when in written.items() if not name.endswith("uploading.json")}
+    assert len(seen) >= 8
+    subprocess.run(prepare, check=True, timeout=PATIENCE)
+    written = modified(bucket, "corpus/out")
+    assert {name: written[name] for name in seen} == seen
+    assert "corpus/out/p/uploading.json" not in written
+    expected = data_digests(tmp_path / "out" / "p")
+    assert {name.removeprefix("corpus/out/p/") for name in written if "/data/" in name} == set(expected)
+
+    # Another machine trains from it.
+    monkeypatch.setenv("MULTIHEAD_STORES", str(tmp_path / "other"))
+    settings = ("--updates", 2, "--preset", "tiny")
+    train = command("train", "--data", "s3://corpus/out/p", "--output", tmp_path / "run", *settings)
+    subprocess.run(train, check=True, timeout=PATIENCE)
+    (copy,) = (path.parent for path in (tmp_path / "other").rglob("prepared.json"))
+    assert data_digests(copy) == expected
+
+    # So does `clean`, whose kept pairs come last.
+    monkeypatch.setenv("MULTIHEAD_STORES", str(tmp_path / "stores"))
+    seen = {}
+    for objects in (1, 2, 3):
+        there = killed(bucket, "corpus/clean", objects, clean)
+        assert "corpus/clean/train.tsv" not in there
+        written = modified(bucket, "corpus/clean")
+        assert {name: written[name] for name in seen} == seen
+        seen = {name: when for name, when in written.items() if not name.endswith("uploading.json")}
+    subprocess.run(clean, check=True, timeout=PATIENCE)
+    written = modified(bucket, "corpus/clean")
+    assert {name: written[name] for name in seen} == seen
+    names = ["train.tsv", "train.tsv.removed.tsv", "train.tsv.report.html"]
+    assert sorted(written) == [f"corpus/clean/{name}" for name in names]
+    for name in names[:2]:  # the report names the files that were read
+        assert bucket.cat(f"corpus/clean/{name}") == (tmp_path / "clean" / name).read_bytes() != b""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -41,6 +41,7 @@ from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.errors import ConfigurationError
 from multihead.files import check_new_file, drafts_of, write_errors
 from multihead.lines.growing_file import GrowingFile, growing_file, lines_done, part_of, record_of
+from multihead.urls import url_of
 from multihead.workers import Engine, InProcess
 
 _CHUNKS = 8
@@ -83,15 +84,19 @@ class Outputs:
         Raises:
             ConfigurationError: a name says no format, occurs twice or is taken.
         """
+        self.check_names()
+        for path in self.every:
+            if not (judged and path.is_file() and record_of(self.work).exists()):
+                check_new_file(path)
+
+    def check_names(self) -> None:
+        """Raise ConfigurationError if a name says no format, or occurs twice."""
         if self.kept_target is None:
             check_record_file(self.kept, "pairs")
         check_record_file(self.removed, "removed pairs")
         if len({path.absolute() for path in self.every}) < len(self.every):
             names = ", ".join(map(str, self.every))
             raise ConfigurationError(f"{names}: expected different names for different files")
-        for path in self.every:
-            if not (judged and path.is_file() and record_of(self.work).exists()):
-                check_new_file(path)
 
 
 @runtime_checkable
@@ -135,7 +140,7 @@ def clean(
     Args:
         source: text with one sentence per line; or, without ``target``, a file of pairs.
         target: the translations, line by line.
-        outputs: the files to write; their names say the formats.
+        outputs: the files to write, or URLs; their names say the formats.
         held_out: corpora whose pairs must not be in this one, each "FILE" or "FILE FILE".
         model: a run or model folder that scores the pairs.
         languages: codes of both sides; None is taken from the file or its name.
@@ -152,6 +157,31 @@ def clean(
         FormatError: ``model`` is not a model folder.
         SurroundingsError: an output cannot be written.
     """
+    if any(map(url_of, outputs.every)):
+        from multihead.cleaning.remote import made_here
+
+        outputs.check_names()
+        named = {"removed": outputs.removed, "report": outputs.report, "kept_target": outputs.kept_target}
+        in_order = {name: path for name, path in named.items() if path is not None} | {"kept": outputs.kept}
+        with made_here(in_order, lambda here: record_of(replace(outputs, **here).work).exists()) as (here, upload):
+            own = replace(outputs, **here)
+            return _clean(source, target, own, held_out, model, languages, settings, engine, watch, upload)
+    return _clean(source, target, outputs, held_out, model, languages, settings, engine, watch, lambda _: None)
+
+
+def _clean(
+    source: str | Path,
+    target: str | Path | None,
+    outputs: Outputs,
+    held_out: Sequence[str],
+    model: str | Path | None,
+    languages: Languages,
+    settings: CleanSettings | None,
+    engine: Engine | None,
+    watch: Callable[[str, int], AbstractContextManager[Any]],
+    upload: Callable[[Callable[[str, int], AbstractContextManager[Any]]], None],
+) -> Statistics:
+    """As `clean`, with outputs on this machine; ``upload`` is called when they are complete."""
     outputs.check()
     scan, others = scan_corpus(source, target, *languages), scan_held_out(held_out, languages)
     outputs.check(judged=lines_done(outputs.work) == scan.lines)
@@ -171,6 +201,7 @@ def clean(
                 add_similar(part_of(outputs.work), scan.lines, rules, folder, found)
             with watch("wrote", scan.lines) as count:
                 statistics = _write(scan, rules, outputs, found, count)
+        upload(watch)
         file.discard()
     return statistics
 

@@ -85,7 +85,7 @@ def clean(
         languages=(given["source_language"], given["target_language"]),
         settings=settings,
         engine=chosen,
-        watch=lambda verb, total: counter(verb, "pairs", total),
+        watch=lambda verb, total: counter(verb, "bytes" if verb == "uploaded" else "pairs", total),
     )
     for name, why in found.idle.items():
         remark(f"not applied: {name} ({why})")

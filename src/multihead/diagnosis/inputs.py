@@ -34,7 +34,7 @@ from multihead.planning.settings import (
     holds_pairs,
     read_run,
 )
-from multihead.preparing.prepared import read_manifest
+from multihead.preparing.prepared import folder_here, read_manifest
 from multihead.text.languages import Languages as ModelLanguages
 from multihead.text.tokenizer import Tokenizer
 from multihead.urls import url_of
@@ -185,7 +185,7 @@ def _files_of(corpora: Sequence[CorpusSettings]) -> tuple[FilePair, ...]:
 
 
 def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
-    if (folder / work_folder.PREPARED).is_file():
+    if url_of(folder) is not None or (folder / work_folder.PREPARED).is_file():
         return _from_prepared(folder, settings)
     if not (folder / work_folder.RUN).is_file():
         return _with_bundle(DiagnosisInputs(settings, name=str(folder)), load_bundle(folder), trained=True)
@@ -194,11 +194,12 @@ def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     inputs = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
         return replace(_with_bundle(inputs, load_bundle(folder), trained=True), network=config.model)
-    data = folder if config.data.prepared is None else Path(config.data.prepared.path)
+    data = folder if config.data.prepared is None else folder_here(Path(config.data.prepared.path))
     return replace(inputs, tokenizers=_load_tokenizers(data))
 
 
-def _from_prepared(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
+def _from_prepared(place: Path, settings: TrainSettings) -> DiagnosisInputs:
+    folder = folder_here(place)
     manifest = read_manifest(folder)
     return replace(inputs_from_data(manifest.data, settings), tokenizers=_load_tokenizers(folder))
 

@@ -96,7 +96,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     heading: ClassVar[str] = "Folders"
 
     data: Path | None = None
-    """A folder that `multihead prepare` wrote, instead of text files."""
+    """A folder that `multihead prepare` wrote, or its URL, instead of text files."""
 
     @property
     def _reads_one_text(self) -> bool:

@@ -44,7 +44,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
-        self._path, self._digest = folder / JOURNAL, digest
+        self._path, self.digest = folder / JOURNAL, digest
         self._waiting: list[dict[str, Any]] = []
         self._synced = time.monotonic()
 
@@ -52,7 +52,7 @@ class Journal:
         """What was decided before the first shard; None if there is nothing to go on from."""
         head, _ = next(_lines(self._path), ({}, 0))
         decided: dict[str, Any] | None = head.get("decided")
-        return decided if head.get("digest") == self._digest else None
+        return decided if head.get("digest") == self.digest else None
 
     def names(self) -> tuple[str, ...]:
         """What is in the folder and goes on being used; nothing if the work starts over."""
@@ -74,7 +74,7 @@ class Journal:
     def begin(self, decided: Mapping[str, Any]) -> None:
         """Start the journal with what was decided."""
         with write_errors(self._path):
-            write_chunks(self._path, [_dumped({"digest": self._digest, "decided": decided})])
+            write_chunks(self._path, [_dumped({"digest": self.digest, "decided": decided})])
             fsync(self._path)
             fsync(self._path.parent)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
 from multihead.training.progress import format_duration
+from multihead.urls import url_of
 from multihead.workers import Engine, InProcess, default_engine
 
 FEW_LINES = 10 * SHARD
@@ -70,6 +72,9 @@ def prepare(
 ) -> PreparedText:
     """Prepare text for training, or report that it is already prepared.
 
+    With a URL as ``output``, the text is prepared on this machine and uploaded (`preparing.remote`); what is returned
+    is read from a copy here.
+
     Args:
         say: called with each line of output.
         stop_signal: called now and then; returns the number of a signal that asks the work to stop.
@@ -83,36 +88,81 @@ def prepare(
     context, given = RunContext(say, stop_signal), build(PrepareSettings, settings, "the settings")
     if given.output is None:
         raise ConfigurationError("the folder is not named: output missing (--output FOLDER)")
+    if (url := url_of(given.output)) is not None:
+        return _prepare_at(url.rstrip("/"), given, context, engine)
     folder = given.output
     with work_folder.locked(folder):
         if work_folder.is_begun(folder, work_folder.PREPARED):
             return _open_finished(folder, given, say)
-        choices = Choices(given)
-        vocabulary = None
+        prepared = _Begun.of(folder, given).finish(folder, given, context, engine)
+    say(f"{prepared.config.pairs:,} training pairs are prepared: multihead train --data {folder} --output RUN")
+    return prepared
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What is known of a preparation before it writes anything."""
+
+    choices: Choices
+    files: TextFiles
+    vocabulary: Vocabulary | None
+    """That of the model to fine-tune."""
+    journal: Journal
+
+    @staticmethod
+    def of(folder: Path, given: PrepareSettings) -> _Begun:
+        """Read the model, and the text for the first time."""
+        choices, vocabulary = Choices(given), None
         if given.from_model is not None:
             languages = Languages(given.source_language, given.target_language)
             bundle = load_bundle(given.from_model, languages=languages)
             vocabulary = keep_vocabulary(choices, bundle.source_tokenizer, bundle.target_tokenizer)
         files = scan_files(given)
         tokenizers = None if vocabulary is None else (vocabulary.source, vocabulary.target)
-        journal = journal_for(folder, given, files, tokenizers)
-        kept = lambda: has_shards(folder)  # noqa: E731
-        with work_folder.preparing(folder, work_folder.PREPARED, resumed=journal.names(), kept=kept):
-            prepared = write_data(choices, files, folder, context, vocabulary, engine, journal)
-            write_manifest(folder, prepared.config, work_folder.given_settings(given), choices.reasons)
-    say(f"{prepared.config.pairs:,} training pairs are prepared: multihead train --data {folder} --output RUN")
-    return prepared
+        return _Begun(choices, files, vocabulary, journal_for(folder, given, files, tokenizers))
+
+    def finish(self, folder: Path, given: PrepareSettings, context: RunContext, engine: Engine | None) -> PreparedText:
+        """Prepare the text in a folder that is locked."""
+        kept, names = (lambda: has_shards(folder)), self.journal.names()
+        with work_folder.preparing(folder, work_folder.PREPARED, resumed=names, kept=kept):
+            prepared = write_data(self.choices, self.files, folder, context, self.vocabulary, engine, self.journal)
+            write_manifest(folder, prepared.config, work_folder.given_settings(given), self.choices.reasons)
+        return prepared
 
 
-def _open_finished(folder: Path, settings: PrepareSettings, say: Callable[[str], None]) -> PreparedText:
-    manifest = read_manifest(folder)
+def _prepare_at(url: str, given: PrepareSettings, context: RunContext, engine: Engine | None) -> PreparedText:
+    """Prepare text for a URL."""
+    from multihead.preparing.remote import DifferentTextError, prepare_at
+
+    def work(folder: Path) -> None:
+        begun, made_from = _Begun.of(folder, given), folder.with_name(f"{folder.name}.sha256")
+        with work_folder.locked(folder):
+            if not work_folder.is_begun(folder, work_folder.PREPARED):
+                write_text(made_from, begun.journal.digest)
+                told = RunContext(lambda line: context.say(line.replace(str(folder), url)), context.stop_signal)
+                begun.finish(folder, given, told, engine)
+            elif not made_from.is_file() or made_from.read_text(encoding="utf-8") != begun.journal.digest:
+                raise DifferentTextError(
+                    f"{url}: text that was prepared from other files or with other settings is uploaded there in part; "
+                    f"start that command again, or remove what is there"
+                )
+
+    folder = prepare_at(url, work, context.say, context.stop_signal)
+    return _open_finished(folder, given, context.say, url)
+
+
+def _open_finished(
+    folder: Path, settings: PrepareSettings, say: Callable[[str], None], url: str | None = None
+) -> PreparedText:
+    """Open prepared text, or what is a copy of the text at ``url``."""
+    manifest, place = read_manifest(folder), url or folder
     changes = work_folder.changed_settings(work_folder.given_settings(settings), manifest.asked)
     if changes:
         raise ConfigurationError(
-            f"{folder}: holds text that was prepared with other settings ({changes}); choose a new folder"
+            f"{place}: holds text that was prepared with other settings ({changes}); choose a new folder"
         )
     work_folder.remove_leftovers(folder)
-    say(f"{folder}: is prepared, with {manifest.data.pairs:,} training pairs")
+    say(f"{place}: is prepared, with {manifest.data.pairs:,} training pairs")
     return open_prepared(folder, manifest.data)
 
 

@@ -13,6 +13,7 @@ its folder (`multihead.sealed`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -31,6 +32,7 @@ from multihead.text.languages import Direction
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
+from multihead.urls import url_of
 from multihead.work_folder import PREPARED, given_settings, open_work, parse
 
 MANIFEST_VERSION = 2
@@ -207,18 +209,38 @@ def _parse(opened: OpenFolder) -> Manifest:
     return parse(opened, PREPARED, Manifest, "install that")
 
 
-def use_folder(folder: Path, choices: Choices) -> PreparedText:
+def folder_here(place: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+    """A folder on this machine: the same, or a copy of one at a URL, which `preparing.remote` makes.
+
+    Raises:
+        FormatError: nothing was prepared at the URL.
+        SurroundingsError: it cannot be read, or the copy cannot be written.
+    """
+    if (url := url_of(place)) is None:
+        return place
+    from multihead.preparing.remote import local_copy
+
+    return local_copy(url.rstrip("/"), say)
+
+
+def use_folder(place: Path, choices: Choices, say: Callable[[str], None] = lambda _: None) -> PreparedText:
     """Open a prepared folder for a new run and take over the reasons recorded there.
+
+    Args:
+        place: the folder, or a URL.
+        choices: the settings of the run.
+        say: called with each line of output while it is copied from a URL.
 
     Raises:
         FormatError: a file is missing, damaged or has changed.
         ConfigurationError: a setting of the text differs from the one it was prepared with.
     """
+    folder = folder_here(place, say)
     manifest = read_manifest(folder)
     _check_settings(folder, manifest, choices.settings)
     choices.reasons |= manifest.reasons
     with _open_folder(folder) as opened:
-        origin = PreparedFolder(path=str(folder.absolute()), sha256=opened.digest(PREPARED))
+        origin = PreparedFolder(path=url_of(place) or str(folder.absolute()), sha256=opened.digest(PREPARED))
         return _open_checked(opened, _parse(opened), manifest.data.model_copy(update={"prepared": origin}))
 
 
@@ -228,14 +250,14 @@ def open_training_text(run: Path, config: DataConfig, moved: Path | None) -> Pre
     Args:
         run: the run folder.
         config: what the run recorded of its text.
-        moved: where the prepared folder is now, if it has been moved.
+        moved: where the prepared folder is now, if it has been moved; it may be a URL.
 
     Raises:
         FormatError: the text is missing, or differs from that with which the run began.
     """
     if config.prepared is None:
         return open_prepared(run, config)
-    folder = moved or Path(config.prepared.path)
+    folder = folder_here(moved or Path(config.prepared.path))
     read_manifest(folder)  # says what is missing where nothing is
     with _open_folder(folder) as opened:
         if opened.verify(PREPARED) != config.prepared.sha256:

@@ -133,9 +133,7 @@ def write(place: str, chunks: Iterable[bytes]) -> None:
     except DataError:
         if not isinstance(chunks, Sequence):  # which can be written again
             raise
-        files, path_there = open_system(place)
-        with remote_errors(place, "written"), contextlib.suppress(FileExistsError):  # made by another process
-            files.mkdir(path_there.rpartition("/")[0], create_parents=False)
+        make_folder(place.rpartition("/")[0])
         _write_there(place, chunks)
 
 
@@ -147,6 +145,13 @@ def _write_there(place: str, chunks: Iterable[bytes]) -> None:
             stream.write(chunk)
 
 
+def make_folder(folder: str) -> None:
+    """Make a folder at a URL in one that exists; a bucket is never made, and object stores need no folders."""
+    files, path_there = open_system(folder)
+    with remote_errors(folder, "written"), contextlib.suppress(FileExistsError):  # made by another process
+        files.mkdir(path_there, create_parents=False)
+
+
 def names_in(folder: str) -> set[str]:
     """The names in a folder; none if it does not exist."""
     if not is_remote(folder):
@@ -156,6 +161,13 @@ def names_in(folder: str) -> set[str]:
     with remote_errors(folder):
         found = files.ls(path_there, detail=False) if files.exists(path_there) else []
     return {str(name).rstrip("/").rsplit("/", 1)[-1] for name in found}
+
+
+def remove_file(place: str) -> None:
+    """Remove a file at a URL, if it exists."""
+    files, path_there = open_system(place)
+    with remote_errors(place, "removed"), contextlib.suppress(FileNotFoundError):
+        files.rm_file(path_there)
 
 
 def remove_folder(folder: str) -> None:

@@ -125,7 +125,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     machine, choices = inspect_machine(), Choices(given)
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
-    text = None if given.data is None else use_folder(given.data, choices)
+    text = None if given.data is None else use_folder(given.data, choices, context.say)
     read = None if text is None else text.source_tokenizer
     stored = {"context": read is not None and read.context, "source_factors": read is not None and read.factors > 1}
     for name, found in stored.items():

@@ -87,7 +87,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             self._text = scan_files(settings)
             pairs = self._text.lines
         else:
-            self._text = use_folder(settings.data, self._choices)
+            self._text = use_folder(settings.data, self._choices, context.say)
             pairs = self._text.config.pairs
             if self._given is not None:
                 _check_tokenizers(self._given, self._text, settings)
