@@ -17,13 +17,16 @@
 #include <new>
 #include <utility>
 #include <vector>
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define MATRIX_UNIT  // Intel's AMX
+#endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define BYTE_PAIRS  // products of 16-bit numbers in pairs, the widest integer products that are exact
 #endif
 
 namespace gemm {
@@ -44,7 +47,6 @@ typedef u32 vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
 constexpr i64 PANEL = 64;  // columns
-constexpr i64 PART = LANES * VECTORS;
 constexpr i64 DEEP = 16;   // words, and maximum number of rows, of a tile of the matrix unit
 
 static inline i64 round_up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
@@ -82,8 +84,9 @@ struct Block {
     }
 };
 
-#ifdef __wasm__
-typedef int16_t Step;  // a number of a row of x in int8, as the widest integer product of WebAssembly takes it
+// A byte of a row of x in int8.
+#if defined(__wasm__) || defined(BYTE_PAIRS)
+typedef int16_t Step;
 #else
 typedef uint8_t Step;
 #endif
@@ -202,6 +205,10 @@ struct Weights {
             byte[k] = (int8_t)q;
             sum += q;
         }
+#ifdef BYTE_PAIRS  // bytes 0, 2, 1, 3 of a word, the first two plus 128, so that a mask and a shift give 16-bit numbers
+        for (i64 k = 0; k < depth; k++)
+            to[k] = ((to[k] & 0xff0000ffu) | (to[k] >> 8 & 0xff00u) | (to[k] & 0xff00u) << 8) ^ 0x00800080u;
+#endif
         scale[n] = most / 127.f, sums[n] = sum;
     }
 };
@@ -212,13 +219,15 @@ struct Rows {
     i64 stride = 0;
     float *steps = nullptr;
     int32_t *zeros = nullptr;
-    Block block, first, second;
+    int32_t *starts = nullptr;  // what sums begin with, if products are of byte pairs
+    Block block, first, second, third;
 
     void reserve(int kind, i64 rows, i64 width) {
         stride = words(kind, width) * (kind == INT8 ? (i64)sizeof(Step) : 1);
         at = block.get<u32>(rows * stride + 16);
         steps = first.get<float>(rows);
         zeros = second.get<int32_t>(rows);
+        starts = third.get<int32_t>(rows);
     }
 
     void fill(int kind, i64 row, const float *x, i64 width) {
@@ -252,6 +261,12 @@ struct Rows {
         for (i64 k = width; k < stride * 4 / (i64)sizeof(Step); k++) byte[k] = 0;
 #pragma omp simd
         for (i64 k = 0; k < width; k++) byte[k] = (Step)((int32_t)__builtin_rintf(x[k] * scale) + zero);
+#ifdef BYTE_PAIRS
+        int32_t raised = 0;
+#pragma omp simd reduction(+ : raised)
+        for (i64 k = 0; k < stride; k += 2) raised += byte[2 * k] + byte[2 * k + 1];
+        starts[row] = -128 * raised;
+#endif
     }
 };
 

@@ -27,17 +27,21 @@ typedef u32 ru __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
 template <int KIND>
 struct Dot;
 
-template <>
-struct Dot<FLOAT32> {
-    typedef rf Sums;
+struct WholeWords {
     static constexpr int32_t ADDED = 0;
+    static inline u32 left(const u32 *x, i64 k) { return x[k]; }
+    static inline ru load(const u32 *w) { return *(const ru *)w; }
+};
+
+template <>
+struct Dot<FLOAT32> : WholeWords {
+    typedef rf Sums;
     static inline rf add(rf sum, u32 x, ru w) { return sum + from_bits(x) * (rf)w; }
 };
 
 template <>
-struct Dot<BFLOAT16> {
+struct Dot<BFLOAT16> : WholeWords {
     typedef rf Sums;
-    static constexpr int32_t ADDED = 0;
     static inline rf add(rf sum, u32 x, ru w) {
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
         return (rf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)w);
@@ -51,14 +55,33 @@ struct Dot<BFLOAT16> {
     }
 };
 
+#ifdef BYTE_PAIRS
 template <>
 struct Dot<INT8> {
+    typedef ri Sums;
+    struct Pairs {  // bytes of words in 16 bits each
+        __m256i first, last;
+    };
+    static constexpr int32_t ADDED = 0;
+    static inline Pairs left(const u32 *x, i64 k) {
+        return {_mm256_set1_epi32((int)x[2 * k]), _mm256_set1_epi32((int)x[2 * k + 1])};
+    }
+    static inline Pairs load(const u32 *w) {
+        const __m256i word = _mm256_loadu_si256((const __m256i *)w);
+        return {_mm256_and_si256(word, _mm256_set1_epi16(255)), _mm256_srai_epi16(word, 8)};
+    }
+    static inline ri add(ri sum, Pairs x, Pairs w) {
+        sum += (ri)_mm256_madd_epi16(x.first, w.first);
+        return sum + (ri)_mm256_madd_epi16(x.last, w.last);
+    }
+};
+#else
+template <>
+struct Dot<INT8> : WholeWords {
     typedef ri Sums;
 #if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
 #define SIGNED_PRODUCTS  // the bytes of x are taken less 128, which times the sum of a column is added
     static constexpr int32_t ADDED = 128;
-#else
-    static constexpr int32_t ADDED = 0;
 #endif
     static inline ri add(ri sum, u32 x, ru w) {
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
@@ -73,6 +96,7 @@ struct Dot<INT8> {
 #endif
     }
 };
+#endif
 
 // LANES sums from the registers that hold them.
 template <int KIND>
@@ -102,16 +126,33 @@ static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 p
 }
 #endif
 
-// M rows from `row` on by PART columns of a panel from `column` on: M * VECTORS sums stay in registers.
+// How many vectors of columns M rows take at a time: their sums stay in registers.
+template <int KIND, int M>
+constexpr int columns_of() {
+#ifdef BYTE_PAIRS
+    return M == 1 ? 8 : M == 2 && KIND != INT8 ? 4 : 2;
+#else
+    return VECTORS;
+#endif
+}
+
+// M rows from `row` on by some columns of a panel, from `column` on.
 template <int KIND, int M>
 static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64 column, float *y, i64 stride,
                         int mode) {
 #ifdef __wasm__
-    static_assert(PART == PANEL);
     if constexpr (KIND == INT8) return tile_of_bytes<M>(w, x, row, panel, y, stride, mode);
 #endif
-    constexpr int REGISTERS = PART / WIDE;
+    constexpr int COLUMNS = columns_of<KIND, M>(), REGISTERS = COLUMNS * LANES / WIDE;
     typename Dot<KIND>::Sums sum[M][REGISTERS] = {};
+#ifdef BYTE_PAIRS
+    if constexpr (KIND == INT8) {
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+            for (int v = 0; v < REGISTERS; v++) sum[m][v] += x.starts[row + m];
+    }
+#endif
     if constexpr (Dot<KIND>::ADDED != 0) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
@@ -122,40 +163,59 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL + column, *left = x.at + row * x.stride;
     const i64 depth = w.depth, step = x.stride;
     for (i64 k = 0; k < depth; k++) {
-        ru right[REGISTERS];
+        if constexpr (M <= 2) {
+            decltype(Dot<KIND>::left(left, k)) some[M];
 #pragma GCC unroll 8
-        for (int v = 0; v < REGISTERS; v++) right[v] = *(const ru *)(from + k * PANEL + v * WIDE);
+            for (int m = 0; m < M; m++) some[m] = Dot<KIND>::left(left + m * step, k);
+#pragma GCC unroll 8
+            for (int v = 0; v < REGISTERS; v++) {
+                const auto right = Dot<KIND>::load(from + k * PANEL + v * WIDE);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; m++) sum[m][v] = Dot<KIND>::add(sum[m][v], some[m], right);
+            }
+            continue;
+        }
+        decltype(Dot<KIND>::load(from)) right[REGISTERS];
+#pragma GCC unroll 8
+        for (int v = 0; v < REGISTERS; v++) right[v] = Dot<KIND>::load(from + k * PANEL + v * WIDE);
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++) {
-            u32 one = left[m * step + k];
+            const auto one = Dot<KIND>::left(left + m * step, k);
 #pragma GCC unroll 8
             for (int v = 0; v < REGISTERS; v++) sum[m][v] = Dot<KIND>::add(sum[m][v], one, right[v]);
         }
     }
     const i64 first = panel * PANEL + column;
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; v++)
+    for (int v = 0; v < COLUMNS; v++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
-            finish_sums<KIND>(joined<KIND>(sum[m] + v * (LANES / WIDE)), w, x, row + m, first + v * LANES,
+            finish_sums<KIND>(joined<KIND>(sum[m] + v * (REGISTERS / COLUMNS)), w, x, row + m, first + v * LANES,
                               y + m * stride + column + v * LANES, mode);
+}
+
+// M rows by all columns of a panel.
+template <int KIND, int M>
+static inline void whole(const Weights &w, const Rows &x, i64 row, i64 panel, float *y, i64 stride, int mode) {
+    for (i64 column = 0; column < PANEL; column += columns_of<KIND, M>() * LANES)
+        tile<KIND, M>(w, x, row, panel, column, y, stride, mode);
 }
 
 // Rows begin ... end - 1 by one panel, in groups of ROWS rows and a rest.
 template <int KIND>
 static void panel_of(const Weights &w, const Rows &x, i64 begin, i64 end, i64 panel, float *y, i64 stride, int mode) {
-    for (i64 column = 0; column < PANEL; column += PART) {
-        i64 row = begin;
-        for (; row + ROWS <= end; row += ROWS)
-            tile<KIND, ROWS>(w, x, row, panel, column, y + (row - begin) * stride, stride, mode);
-        float *to = y + (row - begin) * stride;
-        switch (end - row) {
-            case 1: tile<KIND, 1>(w, x, row, panel, column, to, stride, mode); break;
-            case 2: tile<KIND, 2>(w, x, row, panel, column, to, stride, mode); break;
-            case 3: tile<KIND, 3>(w, x, row, panel, column, to, stride, mode); break;
-            case 4: tile<KIND, 4>(w, x, row, panel, column, to, stride, mode); break;
-            case 5: tile<KIND, 5>(w, x, row, panel, column, to, stride, mode); break;
-        }
+    const i64 groups = (end - begin) / ROWS;
+    for (i64 column = 0; groups && column < PANEL; column += columns_of<KIND, ROWS>() * LANES)
+        for (i64 g = 0; g < groups; g++)
+            tile<KIND, ROWS>(w, x, begin + g * ROWS, panel, column, y + g * ROWS * stride, stride, mode);
+    const i64 row = begin + groups * ROWS;
+    y += groups * ROWS * stride;
+    switch (end - row) {
+        case 1: whole<KIND, 1>(w, x, row, panel, y, stride, mode); break;
+        case 2: whole<KIND, 2>(w, x, row, panel, y, stride, mode); break;
+        case 3: whole<KIND, 3>(w, x, row, panel, y, stride, mode); break;
+        case 4: whole<KIND, 4>(w, x, row, panel, y, stride, mode); break;
+        case 5: whole<KIND, 5>(w, x, row, panel, y, stride, mode); break;
     }
 }
 
