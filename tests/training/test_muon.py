@@ -115,3 +115,15 @@ def test_what_has_no_gradient_does_not_move():
     optimizer.step()
     assert torch.equal(weights[1], before)
     assert weights[1] not in optimizer.state or not optimizer.state[weights[1]]
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (7, 300), (300, 7), (33, 70), (260, 270)])
+def test_compiled_products_are_the_plain_ones(shape, monkeypatch):
+    torch.manual_seed(3)
+    given = torch.randn(3, *shape) * torch.tensor([1e-6, 1.0, 1e6])[:, None, None]
+    kept = given.clone()
+    compiled = orthogonal(given)
+    assert torch.equal(given, kept)
+    monkeypatch.setattr(muon, "library_for", lambda *_: None)
+    plain = orthogonal(given)
+    torch.testing.assert_close(compiled, plain, rtol=0, atol=5e-6)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from multihead.training.adam import Optimizer
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import Average, build_optimizer, optimizer_tensors, restore_optimizer
 
@@ -92,6 +93,12 @@ def test_equals_torch_adamw_with_the_same_settings():
     some_updates(theirs, reference, 0, 20)
     for got, want in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_is_none_of_pytorchs_classes_whose_first_object_imports_its_compiler():
+    for kind in ("adam", "muon"):
+        assert not isinstance(build_optimizer(network(), config(optimizer=kind)), torch.optim.Optimizer)
+    assert isinstance(torch.optim.SGD(network().parameters()), Optimizer)  # users may bring theirs
 
 
 def test_frozen_parameters_stay():

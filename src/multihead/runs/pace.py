@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-import torch
-
 from multihead.data.order import Array
 from multihead.planning.choices import Pace
+from multihead.training.adam import Optimizer
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import Average
 from multihead.training.progress import format_lines
@@ -28,7 +27,7 @@ class Trial(Generic[Model]):
     """What is timed: a network that is discarded, and how it is trained."""
 
     network: Model
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     average: Average[Model] | None
     """The moving average of the weights; None if the optimizer keeps it."""
     training: TrainingConfig

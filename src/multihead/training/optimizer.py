@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
 import torch
@@ -49,6 +49,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from multihead.attention.multihead import PackedLinear
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import library_for, pointer
+from multihead.training.adam import AdamW, Groups, Optimizer
 from multihead.training.config import TrainingConfig
 from multihead.training.splitting import Model, Trainable
 
@@ -108,16 +111,30 @@ def orthogonal(
     """
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices  # wide, so that A = X X^T is the smaller of the two products
+    library = library_for(matrices) if dtype == matrices.dtype == torch.float32 else None
+    if library is not None and matrices.numel():
+        x = x.clone(memory_format=torch.contiguous_format)
+        steps = torch.tensor(_coefficients())
+        status = library.orthogonal(
+            *(pointer(x, matrices.numel(), torch.float32), *x.shape),
+            *(pointer(steps, steps.numel(), torch.float32), len(steps), _SAFE, thread_count()),
+        )
+        check(status)
+        return x.mT if tall else x
     x = (x / (x.norm(dim=(1, 2), keepdim=True) * _SAFE).clamp_min(1e-30)).to(dtype)
-    for number, (a, b, c) in enumerate(_COEFFICIENTS, 1):
-        if number < len(_COEFFICIENTS):
-            a, b, c = a / _SAFE, b / _SAFE**3, c / _SAFE**5  # the same polynomial of x / _SAFE
+    for a, b, c in _coefficients():
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
 
 
-class Muon(torch.optim.Optimizer):
+def _coefficients() -> list[tuple[float, float, float]]:
+    """a, b and c of each iteration; of all but the last those of the same polynomial of x / _SAFE."""
+    *first, last = _COEFFICIENTS
+    return [*((a / _SAFE, b / _SAFE**3, c / _SAFE**5) for a, b, c in first), last]
+
+
+class Muon(Groups):
     """Muon for linear maps, and Adam for all other parameters.
 
     Args:
@@ -130,20 +147,18 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         maps: Mapping[nn.Parameter, tuple[int, ...]],
-        adam: torch.optim.Optimizer,
+        adam: Optimizer,
         *,
         weight_decay: float = 0.0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(list(maps), {"lr": 0.0, "weight_decay": weight_decay})
+        own = {"params": list(maps), "lr": 0.0, "weight_decay": weight_decay}
+        super().__init__([own, *adam.param_groups], adam.state)
         self._maps, self._adam, self._dtype = dict(maps), adam, dtype
-        adam.state = self.state
-        self.param_groups += adam.param_groups
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Update all parameters that have a gradient."""
-        assert closure is None, "the gradient is computed before"
         self._adam.step()
         group = self.param_groups[0]
         weights: list[Any] = [weight for weight in self._maps if weight.grad is not None]
@@ -211,7 +226,7 @@ def _decay(config: TrainingConfig, step: int | float, warmup: int) -> float:
             return 1.0
 
 
-def build_optimizer(model: Trainable, config: TrainingConfig, muon: type[Muon] = Muon) -> torch.optim.Optimizer:
+def build_optimizer(model: Trainable, config: TrainingConfig, muon: type[Muon] = Muon) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2019), or ``muon`` and AdamW; vectors (biases, norms) do not decay."""
     maps = linear_maps(model) if config.optimizer == "muon" else {}
     parameters = [p for p in model.parameters() if p.requires_grad and p not in maps]
@@ -219,20 +234,14 @@ def build_optimizer(model: Trainable, config: TrainingConfig, muon: type[Muon] =
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    adam = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=0.0,
-        betas=(config.beta1, config.beta2),
-        eps=1e-9,
-        fused=True,
-    )
+    adam = AdamW([group for group in groups if group["params"]], betas=(config.beta1, config.beta2), eps=1e-9)
     if not maps:
         return adam
     products = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
     return muon(maps, adam, weight_decay=config.weight_decay, dtype=products)
 
 
-def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(model: Trainable, optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer's state as named tensors: ``<parameter>/<exp_avg|exp_avg_sq|step|momentum>``."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -241,7 +250,7 @@ def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dic
     return tensors
 
 
-def restore_optimizer(model: Trainable, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(model: Trainable, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
     """Restore the state that `optimizer_tensors` returned, moving each tensor to its parameter's device."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():

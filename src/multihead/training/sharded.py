@@ -148,9 +148,8 @@ class ShardedMuon(Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Update all parameters that have a gradient."""
-        assert closure is None, "the gradient is computed before"
         self._adam.step()
         group = self.param_groups[0]
         for weight, rows in self._maps.items():

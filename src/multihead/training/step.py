@@ -35,6 +35,7 @@ from torch import Tensor
 
 from multihead.errors import DivergenceError
 from multihead.kernels import random
+from multihead.training.adam import Optimizer
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.splitting import (
@@ -132,7 +133,7 @@ def step_seed(seed: int, *place: int) -> int:
 
 def train_step(
     model: Trainable,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     batches: Sequence[Given],
     config: TrainingConfig,
     step: int,

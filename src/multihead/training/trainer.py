@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 
 from multihead.errors import DivergenceError, Interrupted
+from multihead.training.adam import Optimizer
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, CheckpointWriter, LogWindow, RunState, copy_into, load_newest
 from multihead.training.config import TrainingConfig
@@ -87,7 +87,7 @@ class Trainer(Generic[Model]):
         self._clock = time.monotonic if pacer is None else pacer.clock
         self.model, self.config, self.width = model, config, width
         self.checkpoints, self.log = folder / "checkpoints", log
-        self.optimizer: torch.optim.Optimizer
+        self.optimizer: Optimizer
         self.average: Average[Model]
         self._prepare()
         self.state = RunState()

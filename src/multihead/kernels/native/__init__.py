@@ -456,6 +456,7 @@ _KERNELS = {
     "soft_cross_entropy": "pipllfippp" + "ppldpl",
     "attention": "pppppp" + "ippppipifl",
     "attention_backward": "ppppppppp" + "ippppipifl",
+    "orthogonal": "plll" + "plfl",
 }
 THREADS = Path(__file__).with_name("threads.cpp")
 """Compiled into every library."""

@@ -665,7 +665,8 @@ typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
 // most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
 // a_row = 1 multiplies by a transposed matrix.
 
-template <int ROWS, int COLUMNS>
+// With ADD the product is added to c.
+template <int ROWS, int COLUMNS, bool ADD = false>
 static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row, float *c, i64 c_row,
                          i64 depth) {
     constexpr int REGISTERS = COLUMNS * LANES / WIDE;
@@ -673,7 +674,7 @@ static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, 
 #pragma GCC unroll 6
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int n = 0; n < REGISTERS; n++) sum[i][n] = wide{};
+        for (int n = 0; n < REGISTERS; n++) sum[i][n] = ADD ? *(const wide *)(c + i * c_row + n * WIDE) : wide{};
     for (i64 k = 0; k < depth; k++) {
         wide right[REGISTERS];
 #pragma GCC unroll 4
@@ -692,21 +693,21 @@ static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, 
 }
 
 // c [rows, COLUMNS vectors] = a b, in blocks of 6, 4, 2 and 1 rows.
-template <int COLUMNS>
+template <int COLUMNS, bool ADD = false>
 static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
                          float *c, i64 c_row) {
     i64 i = 0;
     for (; i + 6 <= rows; i += 6)
-        block<6, COLUMNS>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<6, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
     if (i + 4 <= rows) {
-        block<4, COLUMNS>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<4, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
         i += 4;
     }
     if (i + 2 <= rows) {
-        block<2, COLUMNS>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<2, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
         i += 2;
     }
-    if (i < rows) block<1, COLUMNS>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+    if (i < rows) block<1, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
 }
 
 // c [rows, columns] = a [rows, depth] b [depth, columns], with a as in block; columns are rounded up to whole
@@ -787,9 +788,10 @@ static inline void exchange_halves(vector *x) {
 }
 
 // Transpose [rows, width] with rows of from_row numbers to [width, to_row], padded with zeros on the right. Blocks of
-// LANES x LANES numbers are transposed in registers, in a round for each factor of two.
-static void transpose(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row) {
-    for (i64 t0 = 0; t0 < to_row; t0 += LANES)
+// LANES x LANES numbers are transposed in registers, in a round for each factor of two. Of rows of to_row numbers only the
+// first `columns` are written.
+static void transpose(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row, i64 columns) {
+    for (i64 t0 = 0; t0 < columns; t0 += LANES)
         for (i64 d0 = 0; d0 < width; d0 += LANES) {
             vector x[LANES];
             for (i64 t = 0; t < LANES; t++)
@@ -896,7 +898,7 @@ static void attention_(const AttentionJob &job, const T *query, const T *key, co
                       job.scale, scaled_q, w);
             load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
             load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            transpose(k, w, keys, d, k_transposed, padded);
+            transpose(k, w, keys, d, k_transposed, padded, padded);
             product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, s, padded);
             if (job.slopes) add_distances(s, real_queries, keys, padded, job.slopes[h], job.symmetric);
             softmax(s, real_queries, keys, padded, job.causal);
@@ -939,8 +941,8 @@ static void attention_backward_(const AttentionJob &job, const T *query, const T
             load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
             load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
             load_rows(gradient + job.queries_at(grad, b) + h * grad.head, grad.time, real_queries, d, 1.f, g, w);
-            transpose(k, w, keys, d, k_transposed, padded);
-            transpose(v, w, keys, d, v_transposed, padded);
+            transpose(k, w, keys, d, k_transposed, padded, padded);
+            transpose(v, w, keys, d, v_transposed, padded, padded);
             product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, p, padded);
             if (job.slopes) add_distances(p, real_queries, keys, padded, job.slopes[h], job.symmetric);
             softmax(p, real_queries, keys, padded, job.causal);
@@ -1005,5 +1007,95 @@ extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *qu
                                 (T *)grad_query, (T *)grad_key, (T *)grad_value, grad, dq, dkv, threads);
         };
         if (type) run(bf16{}); else run(0.f);
+    });
+}
+
+// ------------------------------------------------------------------------------------------- directions of a matrix
+
+// Products of whole matrices, PANEL columns at a time: DEPTH rows of them are copied to a panel that stays in the first
+// cache. Matrices are padded with zeros to multiples of PANEL rows and columns.
+static const i64 PANEL = STRIP * LANES, DEPTH = 256;
+
+// c [rows, PANEL] = a [rows, depth] panel [depth, PANEL]; added to c unless it is the first part of a product.
+static void times_panel(i64 rows, i64 depth, const float *a, i64 a_row, const float *panel, float *c, i64 c_row,
+                        bool first) {
+    if (first) strip<STRIP>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
+    else strip<STRIP, true>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
+}
+
+// c [rows, rows] = x x^T for x [rows, depth]. What is below the diagonal is computed, and copied to what is above.
+static void square(const float *x, i64 rows, i64 depth, float *c, float *panel) {
+    for (i64 k = 0; k < depth; k += DEPTH) {
+        i64 part = depth - k < DEPTH ? depth - k : DEPTH;
+        for (i64 n = 0; n < rows; n += PANEL) {
+            const float *from = x + n * depth + k;
+            transpose(from, depth, PANEL, part, panel, PANEL, PANEL);
+            times_panel(rows - n, part, from, depth, panel, c + n * rows + n, rows, k == 0);
+        }
+    }
+    for (i64 n = 0; n + PANEL < rows; n += PANEL) {
+        i64 next = n + PANEL;
+        transpose(c + next * rows + n, rows, rows - next, PANEL, c + n * rows + next, rows, rows - next);
+    }
+}
+
+// y [rows, columns] = p [rows, rows] x [rows, columns].
+static void multiply(const float *p, const float *x, i64 rows, i64 columns, float *y, float *panel) {
+    for (i64 k = 0; k < rows; k += DEPTH) {
+        i64 part = rows - k < DEPTH ? rows - k : DEPTH;
+        for (i64 n = 0; n < columns; n += PANEL) {
+            for (i64 i = 0; i < part; i++)
+                for (i64 f = 0; f < PANEL; f++) panel[i * PANEL + f] = x[(k + i) * columns + n + f];
+            times_panel(rows, part, p + k, rows, panel, y + n, columns, k == 0);
+        }
+    }
+}
+
+// Each matrix x [rows, columns], rows <= columns, of a stack becomes p x with p = a + b x x^T + c (x x^T)^2, for each a, b
+// and c of `coefficients` [steps, 3]; at first it is divided by `safe` times its norm. A thread computes whole matrices.
+extern "C" int orthogonal(float *stack, i64 count, i64 rows, i64 columns, const float *coefficients, i64 steps,
+                          float safe, i64 threads) {
+    return status_of([&] {
+        const auto whole = [](i64 size) { return (size + PANEL - 1) / PANEL * PANEL; };
+        const i64 m = whole(rows), n = whole(columns);
+        Failures failures;
+#pragma omp parallel num_threads((int)(count < threads ? count : threads))
+        try {
+            Scratch scratch(2 * m * n + 2 * m * m + DEPTH * PANEL);
+            float *x = scratch.get(m * n), *y = scratch.get(m * n), *one = scratch.get(m * m), *two = scratch.get(m * m),
+                  *panel = scratch.get(DEPTH * PANEL);
+            i64 begin, end;
+            thread_rows(count, begin, end);
+            for (i64 index = begin; index < end; index++) {
+                float *matrix = stack + index * rows * columns;
+                double sum = 0;
+                for (i64 i = 0; i < rows; i++) {
+                    float part = 0;
+#pragma omp simd reduction(+ : part)
+                    for (i64 f = 0; f < columns; f++) part += matrix[i * columns + f] * matrix[i * columns + f];
+                    sum += part;
+                }
+                double norm = std::sqrt(sum) * safe;
+                load_rows(matrix, columns, rows, columns, (float)(1 / (norm > 1e-30 ? norm : 1e-30)), x, n);
+                for (i64 i = rows * n; i < m * n; i++) x[i] = 0;
+                for (i64 step = 0; step < steps; step++) {
+                    const float a = coefficients[3 * step], b = coefficients[3 * step + 1],
+                                c = coefficients[3 * step + 2];
+                    square(x, m, n, one, panel);
+                    square(one, m, m, two, panel);
+#pragma omp simd
+                    for (i64 i = 0; i < m * m; i++) one[i] = b * one[i] + c * two[i];
+                    for (i64 i = 0; i < m; i++) one[i * m + i] += a;
+                    multiply(one, x, m, n, y, panel);
+                    float *before = x;
+                    x = y;
+                    y = before;
+                }
+                store_rows(x, n, rows, columns, 1.f, matrix, columns);
+            }
+        } catch (const std::exception &) {
+            failures.any = true;
+        }
+        failures.end_of_region();
     });
 }

@@ -44,6 +44,7 @@ from multihead.runs.run import NewRun, combine, given_model, installed_versions,
 from multihead.skeletons import without_values
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
+from multihead.training.adam import Optimizer
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import Combination, TrainingConfig
 from multihead.training.context import RunContext
@@ -360,7 +361,7 @@ def measure(
 
 def _combined(
     combination: Combination, processes: Processes, network: Network, trial: TrainingConfig
-) -> tuple[Processes, torch.optim.Optimizer]:
+) -> tuple[Processes, Optimizer]:
     """The processes and the optimizer with which a network is trained."""
     if combination == "replicated":
         from multihead.training.replicated import Replicated
