@@ -1,6 +1,7 @@
 """Speed of multi-head and blockwise attention against PyTorch's.
 
     python benchmarks/attention.py [--only SUBSTRING] [--rounds 40] [--seconds 10] [--threads 1] [--json FILE]
+    python benchmarks/attention.py --only long --threads 1 --processor-time    # on a machine that others use
 
 Modules: forward and backward of self-attention by ``torch.nn.MultiheadAttention(need_weights=False)`` and by ours with
 the same parameters and the same masks, 512 wide with 8 heads. ``drop-in`` is called as PyTorch's module is.
@@ -8,12 +9,15 @@ the same parameters and the same masks, 512 wide with 8 heads. ``drop-in`` is ca
 Blocks: forward and backward of ``attention`` with a structured mask, and of ``scaled_dot_product_attention`` with the
 same mask as a boolean tensor. Both masks are made beforehand, as they are once for all layers of a network.
 
+Long: the same without a mask, and with a causal mask by PyTorch's ``is_causal``; also the forward pass alone.
+
 Contenders take turns. Their outputs (at the words) are compared before anything is timed. Ratios are of medians, and in
 brackets of least times: where the two differ, other work was going on, and one thread is more reliable than two.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -25,6 +29,7 @@ from common import Timing, describe_machine, interleave, parser, write_figures
 from torch import Tensor, nn
 
 from multihead.attention import Causal, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
+from multihead.attention.functional import BackendName
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.kernels.linear import library_for_this_processor
 
@@ -121,19 +126,45 @@ def agree(one: Tensor, other: Tensor, half: bool) -> None:
 
 def block_case(name: str, mask: Mask, length: int, heads: int, dim: int, claimed: float) -> Case:
     """Attention with a structured mask and with the boolean one."""
+    about = f"{100 * float(mask.dense(length, length).float().mean()):.0f}% of the scores are visible"
+    return kernel_case(name, mask, (1, heads, length, dim), claimed, ("auto", "blockwise"))._replace(about=about)
+
+
+def kernel_case(
+    name: str,
+    mask: Mask | None,
+    shape: tuple[int, int, int, int],
+    claimed: float,
+    backends: tuple[BackendName, ...] = ("auto",),
+    backward: bool = True,
+) -> Case:
+    """Attention [batch, heads, length, width] with a mask, and PyTorch's with its own or the boolean one."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(1, heads, length, dim, requires_grad=True) for _ in range(3))
-    gradient = torch.randn(1, heads, length, dim)
-    dense = mask.dense(length, length)
+    query, key, value = (torch.randn(shape, requires_grad=backward) for _ in range(3))
+    gradient, causal = torch.randn(shape), isinstance(mask, Causal)
+    dense = None if mask is None or causal else mask.dense(shape[2], shape[2])
     leaves = (query, key, value)
-    dense_attention = partial(F.scaled_dot_product_attention, *leaves, attn_mask=dense)
-    calls = {PYTORCH: update(leaves, gradient, False, dense_attention)}
-    for contender, backend in (("ours", "auto"), ("blockwise", "blockwise")):
+    theirs = partial(F.scaled_dot_product_attention, *leaves, attn_mask=dense, is_causal=causal)
+    calls = {PYTORCH: update(leaves, gradient, False, theirs) if backward else theirs}
+    for backend in backends:
+        contender = "ours" if backend == "auto" else backend
         forward = partial(attention, *leaves, mask=mask, backend=backend)
-        calls[contender] = update(leaves, gradient, False, lambda forward=forward: forward()[0])
+        output: Call = lambda forward=forward: forward()[0]  # type: ignore[misc]  # noqa: E731
+        calls[contender] = update(leaves, gradient, False, output) if backward else output
         agree(calls[contender](), calls[PYTORCH](), False)
-    about = f"{100 * float(dense.float().mean()):.0f}% of the scores are visible"
-    return Case(name, calls, {"ours": claimed, "blockwise": claimed}, about)
+    return Case(name, calls, {contender: claimed for contender in calls if contender != PYTORCH}, "")
+
+
+def long_cases(tiny: bool, only: str) -> Iterator[Case]:
+    """Long sequences without a mask and with a causal one."""
+    sizes = ((2, 64), (1, 128)) if tiny else ((16, 512), (4, 2048), (1, 8192))
+    claims = {512: (1.1, 1.8), 2048: (1.1, 1.3), 8192: (1.1, 1.2)}
+    for (batch, length), causal, backward in product(sizes, (False, True), (False, True)):
+        passes = "forward and backward" if backward else "forward"
+        name = f"long, {batch} x {length}, {'causal' if causal else 'no mask'}, {passes}"
+        if only in name:
+            claimed = claims.get(length, (1.0, 1.0))[causal]
+            yield kernel_case(name, Causal() if causal else None, (batch, 8, length, 64), claimed, backward=backward)
 
 
 def cases(tiny: bool, only: str) -> Iterator[Case]:
@@ -145,12 +176,13 @@ def cases(tiny: bool, only: str) -> Iterator[Case]:
             yield module_case(name, shape, width, heads, masked, half)
     window, ids = length // 16, torch.arange(16).repeat_interleave(length // 16)[None]
     masks: list[tuple[str, Mask, float]] = [
-        (f"blocks, 16 documents in {length}", Document(ids), 4.0),
-        (f"blocks, a window of {window} in {length}", SlidingWindow(window - 1, 0), 1.8),
+        (f"blocks, 16 documents in {length}", Document(ids), 8.0),
+        (f"blocks, a window of {window} in {length}", SlidingWindow(window - 1, 0), 6.0),
     ]
     for name, mask, claimed in masks:
         if only in name:
             yield block_case(name, mask, length, heads, 64, claimed)
+    yield from long_cases(tiny, only)
 
 
 def show(case: Case, taken: dict[str, Timing]) -> list[dict[str, Any]]:
@@ -174,8 +206,14 @@ def show(case: Case, taken: dict[str, Timing]) -> list[dict[str, Any]]:
 def main() -> None:
     arguments = parser(__doc__, rounds=40)
     arguments.add_argument("--only", default="", help="run only the cases with this in their name")
+    arguments.add_argument(
+        "--processor-time", action="store_true", help="time of this thread on the processor; with --threads 1"
+    )
     arguments.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
     chosen = arguments.parse_args()
+    if chosen.processor_time and chosen.threads != 1:
+        arguments.error("--processor-time counts one thread: add --threads 1")
+    clock = time.thread_time if chosen.processor_time else time.perf_counter
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     library = library_for_this_processor()
@@ -186,7 +224,7 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for case in cases(chosen.tiny, chosen.only):
-        rows += show(case, interleave(case.calls, chosen.rounds, chosen.seconds))
+        rows += show(case, interleave(case.calls, chosen.rounds, chosen.seconds, clock))
     write_figures(chosen, {"float32_products": library, "rows": rows})
 
 

@@ -27,7 +27,10 @@ class Timing:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], rounds: int, seconds: float = float("inf")
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    seconds: float = float("inf"),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Call every contender once per round, in rotating order, so that other load on the machine affects all alike.
 
@@ -35,6 +38,7 @@ def interleave(
         calls: the contenders.
         rounds: maximum number of rounds, after one to warm up.
         seconds: no round starts after this time.
+        clock: what times a call, in seconds; ``time.thread_time`` where one thread computes and others use the machine.
     """
     names = list(calls)
     for name in names:
@@ -43,9 +47,9 @@ def interleave(
     begin = time.perf_counter()
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            start = time.perf_counter()
+            start = clock()
             calls[name]()
-            times[name].append(1000 * (time.perf_counter() - start))
+            times[name].append(1000 * (clock() - start))
         if time.perf_counter() - begin > seconds:
             break
     return {name: Timing(min(taken), statistics.median(taken), len(taken)) for name, taken in times.items()}

@@ -103,7 +103,7 @@ def test_what_can_cap_is_chosen_and_the_rest_refuse() -> None:
     assert "the scores are capped" in explain(query, key, value, soft_cap=CAP)
     with torch.no_grad():
         assert choose(query, key, value, soft_cap=CAP, backend="flex").kernel == "flex"
-    for backend in ("sdpa", "blockwise", "short", "varlen"):
+    for backend in ("sdpa", "blockwise", "short", "long", "varlen"):
         with pytest.raises(ConfigurationError, match=r"soft_cap=0.7: write backend='explicit' or 'flex'"):
             attention(query, key, value, soft_cap=CAP, backend=backend)  # type: ignore[arg-type]
     for cap in (0.0, -1.0, float("nan")):

@@ -373,7 +373,7 @@ def test_a_parallel_layer_with_a_cache_is_the_layer() -> None:
         torch.testing.assert_close(states, whole[:, start:stop], rtol=1e-5, atol=1e-6)
 
 
-def test_a_long_source_within_a_window_is_block_by_block_what_the_weights_say() -> None:
+def test_a_long_source_within_a_window_is_what_the_weights_say() -> None:
     """The weights are those of the dense mask; they are of the window, and the result is that without them."""
     torch.manual_seed(2)
     sizes = {"width": 16, "heads": 2, "inner": 16, "encoder_layers": 2, "decoder_layers": 1}
@@ -381,7 +381,7 @@ def test_a_long_source_within_a_window_is_block_by_block_what_the_weights_say() 
     source, lengths = torch.randint(4, 30, (2, 600)), torch.tensor([600, 333])
     mask = model._windowed(Padding(lengths), 600)
     query = torch.zeros(2, 2, 600, 8)
-    assert choose(query, query, query, mask=mask).kernel == "blockwise"
+    assert choose(query, query, query, mask=mask).kernel in ("long", "blockwise")
     states, weights = model.encode(source, lengths, need_weights=True)
     distance = (torch.arange(600) - torch.arange(600)[:, None]).abs()
     seen = (distance <= 20) & (torch.arange(600) < lengths[:, None])[:, None]

@@ -22,6 +22,7 @@ from multihead.attention.backends.blockwise import Blockwise
 from multihead.attention.backends.call import Backend, Call, Plan, describe_call
 from multihead.attention.backends.explicit import Explicit
 from multihead.attention.backends.flex import Flex
+from multihead.attention.backends.long import Long
 from multihead.attention.backends.sdpa import Sdpa
 from multihead.attention.backends.short import Short
 from multihead.attention.backends.varlen import Varlen
@@ -30,13 +31,16 @@ from multihead.attention.masks import EndToEnd, Mask
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
 
-BackendName = Literal["auto", "explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]
+BackendName = Literal["auto", "explicit", "sdpa", "blockwise", "short", "long", "flex", "flex_eager", "varlen"]
 
-_EXPLICIT, _SDPA, _BLOCKWISE, _SHORT = Explicit(), Sdpa(), Blockwise(), Short()
+_EXPLICIT, _SDPA, _BLOCKWISE, _SHORT, _LONG = Explicit(), Sdpa(), Blockwise(), Short(), Long()
+
+LONG_SCORES, LONG_QUERIES = 256 * 256, 64
+"""Scores and queries of a head from which ``"long"`` is taken: below, PyTorch's kernel may be faster (measured)."""
 
 _BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (_EXPLICIT, _SDPA, _BLOCKWISE, _SHORT, Flex("flex"), Flex("flex_eager"), Varlen())
+    for backend in (_EXPLICIT, _SDPA, _BLOCKWISE, _SHORT, _LONG, Flex("flex"), Flex("flex_eager"), Varlen())
 }
 
 
@@ -82,7 +86,7 @@ def attention(
             (differentiable twice); ``"sdpa"``, PyTorch's fused function; ``"blockwise"``, the same one block of queries
             after the other, without the keys that the mask hides; ``"flex"``, FlexAttention, compiled
             (``"flex_eager"``: not compiled); ``"varlen"``, PyTorch's variable-length kernel on CUDA; ``"short"``, our
-            own for training on short sequences on a CPU.
+            own for training on short sequences on a CPU; ``"long"``, our own for long ones.
 
     Returns:
         The output, in the query's type, and the weights (before dropout; rows sum to 1, or to 0 where nothing
@@ -170,6 +174,8 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
         return _SHORT, "a short sequence is learned from on a CPU, and the mask is lengths or causal"
     if _is_end_to_end(call) and _SHORT.refuse(call) is None:
         return _SHORT, "short sequences are end to end in one row on a CPU"
+    if _is_long(call) and _LONG.refuse(call) is None and _LONG.pays(call):
+        return _LONG, "a long sequence on a CPU, and each query sees one stretch of keys"
     if call.mask is not None and _BLOCKWISE.pays(call):
         return _BLOCKWISE, "the mask leaves so little to see that block by block is less work"
     return _SDPA, "no weights are wanted, so the fused scaled_dot_product_attention does it"
@@ -178,6 +184,17 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
 def _is_end_to_end(call: Call) -> bool:
     """Whether sequences share a row: each would be a call of its own to any other kernel."""
     return call.mask is not None and any(isinstance(part, EndToEnd) for part in call.mask.conjuncts)
+
+
+def _is_long(call: Call) -> bool:
+    """Whether there are enough scores for our kernel of long sequences.
+
+    Not asked under a compiler, which would guard the sizes.
+    """
+    if torch.compiler.is_compiling() or call.query.device.type != "cpu":
+        return False
+    sizes = call.sizes
+    return bool(sizes.q_len >= LONG_QUERIES and sizes.q_len * sizes.kv_len >= LONG_SCORES)
 
 
 def explain(

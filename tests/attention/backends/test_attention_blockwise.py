@@ -150,14 +150,14 @@ def test_known_padding_is_left_out() -> None:
     ids=repr,
 )
 def test_when_blocks_pay(mask: Mask | None, kernel: str) -> None:
-    query = torch.zeros(1, 1, 2048, 8)
+    query = torch.zeros(1, 1, 2048, 8, dtype=torch.float64)  # not for our kernel of long sequences
     assert choose(query, query, query, mask=mask).kernel == kernel
     assert choose(query, query, query, mask=mask, need_weights=True).kernel == "explicit"
 
 
 def test_is_causal_and_a_bias_exclude_one_another() -> None:
     """So with a bias a causal mask is computed block by block."""
-    query = torch.zeros(1, 2, 2048, 8)
+    query = torch.zeros(1, 2, 2048, 8, dtype=torch.float64)
     whole = choose(query, query, query, mask=Causal())
     assert isinstance(whole, SdpaPlan)
     assert whole.is_causal
@@ -186,7 +186,7 @@ def test_a_decoder_with_a_window_reads_its_window_only() -> None:
 def test_long_sequences_agree_at_the_real_size() -> None:
     torch.manual_seed(0)
     for mask in (SlidingWindow(50), Document.from_lengths([300, 20, 20, 400, 100, 60]) & Causal()):
-        query, key, value = (torch.randn(1, 2, 900, 8, requires_grad=True) for _ in range(3))
+        query, key, value = (torch.randn(1, 2, 900, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
         assert choose(query, key, value, mask=mask).kernel == "blockwise"
         results = []
         for backend in ("auto", "explicit"):
@@ -197,7 +197,7 @@ def test_long_sequences_agree_at_the_real_size() -> None:
 
 
 def test_explain_counts_the_blocks() -> None:
-    query = torch.zeros(1, 1, 2048, 8)
+    query = torch.zeros(1, 1, 2048, 8, dtype=torch.float64)  # not for our kernel of long sequences
     said = explain(query, query, query, mask=SlidingWindow(127))
     assert "blockwise in 16 blocks" in said
     assert "less work" in said

@@ -152,5 +152,5 @@ def test_saved_tensors_of_another_type_or_shape_do_not_reach_the_kernel(compiled
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
             query = torch.randn(2, 2, 5, 8, requires_grad=True)
             output = short_attention(query, query, query)
-        with pytest.raises(ShapeError, match="the kernel for short sequences takes"):
+        with pytest.raises(ShapeError, match="a compiled kernel takes"):
             output.sum().backward()

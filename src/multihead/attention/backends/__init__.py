@@ -1,5 +1,5 @@
 """The backends of attention: one file each, and what they share.
 
 `call` describes a call and says what a backend is; `explicit` is the readable reference, and `sdpa`, `blockwise`,
-`short`, `flex` and `varlen` compute the same faster. :mod:`multihead.attention.functional` chooses among them.
+`short`, `long`, `flex` and `varlen` compute the same faster. :mod:`multihead.attention.functional` chooses among them.
 """

@@ -19,7 +19,7 @@ from multihead.attention.biases import Bias
 from multihead.attention.masks import Mask
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
-Kernel = Literal["explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]
+Kernel = Literal["explicit", "sdpa", "blockwise", "short", "long", "flex", "flex_eager", "varlen"]
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
 

@@ -15,7 +15,6 @@ The kernel takes no boolean mask, but right padding or sequences end to end in o
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -41,7 +40,16 @@ from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.native import check, thread_count
-from multihead.kernels.native.tensors import TYPES, library_for, pointer
+from multihead.kernels.native.tensors import (
+    TYPES,
+    addresses,
+    dense_rows,
+    empty_joined,
+    int64_array,
+    library_for,
+    pointer,
+    strides_of,
+)
 
 LONGEST = 256
 """Maximum number of queries and of keys: beyond, scores leave the cache, and PyTorch's kernel is faster."""
@@ -289,7 +297,7 @@ class _Rows(NamedTuple):
 
     def sizes(self, query: Tensor) -> Any:
         """Sequences, heads, queries, keys and width, as a C array."""
-        return _int64_array(self.sequences, query.shape[1], self.queries, self.keys, query.shape[-1])
+        return int64_array(self.sequences, query.shape[1], self.queries, self.keys, query.shape[-1])
 
     def pointers(self) -> tuple[int | None, ...]:
         parts = (self.key_lengths, self.query_lengths, self.key_starts, self.query_starts)
@@ -325,13 +333,13 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rule: _Rule) -> Tensor:
         library = library_for(query, key, value)
         assert library is not None
-        query, key, value = _dense_rows(query), _dense_rows(key), _dense_rows(value)
-        out = _empty_joined(query)
+        query, key, value = dense_rows(query), dense_rows(key), dense_rows(value)
+        out = empty_joined(query)
         dtype = query.dtype
-        query_at, out_at = _addresses(query.shape, dtype, query, out)
+        query_at, out_at = addresses(query.shape, dtype, query, out)
         status = library.attention(
-            *(rule.rows.sizes(query), _strides(query, key, value, out)),
-            *(query_at, *_addresses(key.shape, dtype, key, value), out_at, TYPES[dtype]),
+            *(rule.rows.sizes(query), strides_of(query, key, value, out)),
+            *(query_at, *addresses(key.shape, dtype, key, value), out_at, TYPES[dtype]),
             *rule.arguments(query),
         )
         check(status)
@@ -346,52 +354,17 @@ class _Attention(torch.autograd.Function):
         library = library_for()
         assert library is not None
         query, key, value = ctx.saved_tensors
-        gradient, rule, (queries, keys) = _dense_rows(gradients[0].resolve_neg()), ctx.rule, ctx.shapes
-        of_query = _empty_joined(query)
-        of_key, of_value = _empty_joined(key, 2).unbind()
+        gradient, rule, (queries, keys) = dense_rows(gradients[0].resolve_neg()), ctx.rule, ctx.shapes
+        of_query = empty_joined(query)
+        of_key, of_value = empty_joined(key, 2).unbind()
         dtype = gradient.dtype
-        query_at, gradient_at, of_query_at = _addresses(queries, dtype, query, gradient, of_query)
-        key_at, value_at, *of_keys_at = _addresses(keys, dtype, key, value, of_key, of_value)
+        query_at, gradient_at, of_query_at = addresses(queries, dtype, query, gradient, of_query)
+        key_at, value_at, *of_keys_at = addresses(keys, dtype, key, value, of_key, of_value)
         status = library.attention_backward(
-            *(rule.rows.sizes(query), _strides(query, key, value, gradient, of_query, of_key)),
+            *(rule.rows.sizes(query), strides_of(query, key, value, gradient, of_query, of_key)),
             *(query_at, key_at, value_at, gradient_at, of_query_at, *of_keys_at, TYPES[dtype]),
             *rule.arguments(query),
         )
         check(status)
         rule.rows.clear_tail(of_query, of_key, of_value)
         return of_query, of_key, of_value, None
-
-
-def _addresses(shape: torch.Size, dtype: torch.dtype, *tensors: Tensor) -> tuple[int, ...]:
-    """The addresses of tensors of one shape and type on the CPU, whose last axis is contiguous.
-
-    Raises:
-        ShapeError: one of them is another tensor.
-    """
-    for x in tensors:
-        dense = x.stride(-1) == 1 or x.shape[-1] == 1
-        if x.shape != shape or x.dtype is not dtype or not x.is_cpu or not dense:
-            raise ShapeError(
-                f"the kernel for short sequences takes {dtype} {list(shape)} here, got {x.dtype} {list(x.shape)} on "
-                f"{x.device}"
-            )
-    return tuple(x.data_ptr() for x in tensors)
-
-
-def _dense_rows(x: Tensor) -> Tensor:
-    """``x`` with the last axis contiguous, as the kernel needs it."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _int64_array(*values: int) -> Any:
-    return (ctypes.c_int64 * len(values))(*values)
-
-
-def _strides(*tensors: Tensor) -> Any:
-    return _int64_array(*(stride for tensor in tensors for stride in tensor.stride()[:3]))
-
-
-def _empty_joined(like: Tensor, *count: int) -> Tensor:
-    """An empty [batch, heads, length, dim], laid out as [batch, length, heads, dim]; or ``count`` of them in one."""
-    batch, heads, length, width = like.shape
-    return like.new_empty(*count, batch, length, heads, width).transpose(-2, -3)

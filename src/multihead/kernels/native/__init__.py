@@ -457,13 +457,15 @@ _KERNELS = {
     "attention": "pppppp" + "ippppipifl",
     "attention_backward": "ppppppppp" + "ippppipifl",
     "orthogonal": "plll" + "plfl",
+    "long_attention": "ppppppp" + "ippfl",
+    "long_attention_backward": "ppppppppppp" + "ippfl",
 }
 THREADS = Path(__file__).with_name("threads.cpp")
 """Compiled into every library."""
 
 KERNELS = Library(
     "kernels",
-    (Path(__file__).with_name("kernels.cpp"),),
+    (Path(__file__).with_name("kernels.cpp"), Path(__file__).with_name("long_attention.h")),
     {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
 )
 """The operations of a training update."""

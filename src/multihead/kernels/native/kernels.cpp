@@ -1099,3 +1099,5 @@ extern "C" int orthogonal(float *stack, i64 count, i64 rows, i64 columns, const 
         failures.end_of_region();
     });
 }
+
+#include "long_attention.h"

@@ -1,12 +1,13 @@
 """Tensors as arguments of compiled kernels, each checked.
 
 Kernels read and write memory without bounds. Every tensor that they get passes through `pointer`, which checks its
-size, its type and its place.
+size, its type and its place; tensors with strides pass through `addresses`.
 """
 
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,3 +64,39 @@ def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None
             f"{list(tensor.shape)} on {tensor.device}"
         )
     return tensor.data_ptr()
+
+
+def addresses(shape: torch.Size, dtype: torch.dtype, *tensors: Tensor) -> tuple[int, ...]:
+    """The addresses of tensors of one shape and type on the CPU, whose last axis is contiguous.
+
+    Raises:
+        ShapeError: one of them is another tensor.
+    """
+    for x in tensors:
+        dense = x.stride(-1) == 1 or x.shape[-1] == 1
+        if x.shape != shape or x.dtype is not dtype or not x.is_cpu or not dense:
+            raise ShapeError(
+                f"a compiled kernel takes {dtype} {list(shape)} here, got {x.dtype} {list(x.shape)} on {x.device}"
+            )
+    return tuple(x.data_ptr() for x in tensors)
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """``x`` with the last axis contiguous, as kernels need it."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def int64_array(*values: int) -> Any:
+    """The values as a C array."""
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def strides_of(*tensors: Tensor) -> Any:
+    """The first three strides of each tensor, as a C array."""
+    return int64_array(*(stride for tensor in tensors for stride in tensor.stride()[:3]))
+
+
+def empty_joined(like: Tensor, *count: int) -> Tensor:
+    """An empty [batch, heads, length, dim], laid out as [batch, length, heads, dim]; or ``count`` of them in one."""
+    batch, heads, length, width = like.shape
+    return like.new_empty(*count, batch, length, heads, width).transpose(-2, -3)

@@ -1,0 +1,664 @@
+// Attention over long sequences, forward and backward: a part of kernels.cpp.
+//
+// Each query sees one stretch of keys, [low, high): causal, windows, documents and padding are such masks. Queries are
+// computed in blocks of QUERIES, keys in blocks of KEYS, so that the scores of a block stay in the cache and the memory
+// is linear in the length (Dao et al. 2022, "FlashAttention"). The softmax is computed on the fly (Milakov & Gimelshein
+// 2018); the backward pass recomputes the weights from the logarithm of each row's sum.
+//
+// Every product is a sum of tiles of GROUP rows by PANEL columns, which stay in registers. Operands are copied
+// beforehand into the order in which a tile reads them, converted to float32. Tiles that no query of a group sees are
+// left out.
+//
+// Scores are multiplied by log2(e), so that weights are powers of two. Sums are in the order of the keys (of the
+// queries, for the gradients of keys and values), whatever thread computes them: results do not depend on their number.
+
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+namespace long_attention_kernel {
+
+#if defined(__AVX512F__)
+constexpr int FLOATS = 16, VECTORS = 2, GROUP = 12;
+#elif defined(__AVX2__)
+constexpr int FLOATS = 8, VECTORS = 2, GROUP = 6;
+#elif defined(__aarch64__)
+constexpr int FLOATS = 4, VECTORS = 4, GROUP = 6;
+#else
+constexpr int FLOATS = 4, VECTORS = 2, GROUP = 6;
+#endif
+constexpr i64 PANEL = FLOATS * VECTORS;
+constexpr i64 QUERIES = 96, KEYS = 192;
+constexpr i64 ROW = KEYS + 16;  // of scores; not a multiple of many cache lines, so that columns use all of the cache
+static_assert(KEYS % PANEL == 0 && KEYS % GROUP == 0 && QUERIES % GROUP == 0);
+
+typedef float vec __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
+typedef u32 words __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(FLOATS * 2), aligned(2), may_alias));
+
+static inline vec splat(float x) { return x - vec{}; }
+static inline i64 down(i64 x, i64 step) { return x / step * step; }
+static inline i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
+
+static inline float sum_of(vec x) {
+    float sum = 0;
+    for (int n = 0; n < FLOATS; n++) sum += x[n];
+    return sum;
+}
+
+static inline float highest_of(vec x) {
+    float highest = x[0];
+    for (int n = 1; n < FLOATS; n++) highest = x[n] > highest ? x[n] : highest;
+    return highest;
+}
+
+// 2^x for x < 128 with a relative error below 2e-7; 2^-126 below -126. NaN stays NaN.
+// x = n + r with |r| <= 1/2: adding 1.5 * 2^23 rounds to integers, and 127 more is the exponent of 2^n, in the lowest
+// bits. 2^r is a polynomial.
+static inline vec power_of_two(vec x) {
+    constexpr float ROUND = 12583039.f;  // 1.5 * 2^23 + 127
+    x = x < -126.f ? splat(-126.f) : x;
+    const vec rounded = x + ROUND;
+    const vec r = x - (rounded - ROUND);
+    vec y = r * 1.3264726899e-3f + 9.6715126606e-3f;
+    y = y * r + 5.5507337442e-2f;
+    y = y * r + 2.4022242085e-1f;
+    y = y * r + 6.9314697760e-1f;
+    y = y * r + 1.f;
+    return y * (vec)((ints)rounded << 23);
+}
+
+// ------------------------------------------------------------------------------------------------------------- tiles
+
+// c [GROUP, PANEL] = a [GROUP, depth] b [depth, PANEL], added to c if ADD. Element (i, k) of a is a[i * I + k * K].
+template <int I, int K, bool ADD>
+static inline void tile(const float *a, const float *b, i64 depth, float *c, i64 c_row) {
+    vec sum[GROUP][VECTORS];
+#pragma GCC unroll 12
+    for (int i = 0; i < GROUP; i++)
+#pragma GCC unroll 4
+        for (int n = 0; n < VECTORS; n++) sum[i][n] = vec{};
+    for (i64 k = 0; k < depth; k++, a += K, b += PANEL) {
+        vec right[VECTORS];
+#pragma GCC unroll 4
+        for (int n = 0; n < VECTORS; n++) right[n] = *(const vec *)(b + n * FLOATS);
+#pragma GCC unroll 12
+        for (int i = 0; i < GROUP; i++) {
+            const float left = a[i * I];
+#pragma GCC unroll 4
+            for (int n = 0; n < VECTORS; n++) sum[i][n] += left * right[n];
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < GROUP; i++)
+#pragma GCC unroll 4
+        for (int n = 0; n < VECTORS; n++) {
+            vec *to = (vec *)(c + i * c_row + n * FLOATS);
+            *to = ADD ? *to + sum[i][n] : sum[i][n];
+        }
+}
+
+// ----------------------------------------------------------------------------------------------------------- copying
+
+// Rows of a tensor; those outside [begin, end) and queries that see nothing count as zeros and are not read.
+template <class T>
+struct Rows {
+    const T *at;
+    i64 step, begin, end;
+    const int32_t *low = nullptr, *high = nullptr;
+    const T *row(i64 r) const {
+        return r < begin || r >= end || (low && low[r] >= high[r]) ? nullptr : at + r * step;
+    }
+};
+
+// `count` numbers, at most FLOATS, and zeros.
+static inline vec numbers(const float *from, i64 count) {
+    if (count >= FLOATS) return *(const vec *)from;
+    vec x{};
+    for (i64 n = 0; n < count; n++) x[n] = from[n];
+    return x;
+}
+
+static inline vec numbers(const bf16 *from, i64 count) {
+    if (count >= FLOATS) return (vec)(__builtin_convertvector(*(const halves *)from, words) << 16);
+    vec x{};
+    for (i64 n = 0; n < count; n++) x[n] = load(from[n]);
+    return x;
+}
+
+// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
+template <int HALF>
+static inline void exchange(vec *x) {
+    if constexpr (HALF < FLOATS) {
+        ints low, high;
+        for (int n = 0; n < FLOATS; n++) {
+            low[n] = n & HALF ? n - HALF + FLOATS : n;
+            high[n] = n & HALF ? n + FLOATS : n + HALF;
+        }
+#pragma GCC unroll 16
+        for (int t = 0; t < FLOATS; t++)
+            if (!(t & HALF)) {
+                const vec one = __builtin_shuffle(x[t], x[t + HALF], low);
+                x[t + HALF] = __builtin_shuffle(x[t], x[t + HALF], high);
+                x[t] = one;
+            }
+    }
+}
+
+// Rows [first, first + WIDTH), times a factor, as [width, WIDTH]. Up to FLOATS numbers behind it are overwritten.
+template <int WIDTH, class T>
+static void pack_transposed(const Rows<T> &rows, i64 first, i64 width, float factor, float *to) {
+    constexpr int BLOCKS = (WIDTH + FLOATS - 1) / FLOATS;
+    const T *from[BLOCKS * FLOATS];
+    for (int r = 0; r < BLOCKS * FLOATS; r++) from[r] = r < WIDTH ? rows.row(first + r) : nullptr;
+    for (i64 d = 0; d < width; d += FLOATS) {
+        const i64 some = std::min<i64>(FLOATS, width - d);
+        vec x[BLOCKS][FLOATS];
+#pragma GCC unroll 4
+        for (int block = 0; block < BLOCKS; block++) {
+#pragma GCC unroll 16
+            for (int r = 0; r < FLOATS; r++) {
+                const T *row = from[block * FLOATS + r];
+                x[block][r] = row ? numbers(row + d, some) * factor : vec{};
+            }
+            exchange<8>(x[block]);
+            exchange<4>(x[block]);
+            exchange<2>(x[block]);
+            exchange<1>(x[block]);
+        }
+        for (i64 n = 0; n < some; n++)
+            for (int block = 0; block < BLOCKS; block++)
+                *(vec *)(to + (d + n) * WIDTH + block * FLOATS) = x[block][n];
+    }
+}
+
+// Rows [first, first + count), times a factor, as panels [count, PANEL], `step` numbers from each to the next; the last
+// one is padded with zeros.
+template <class T>
+static void pack_panels(const Rows<T> &rows, i64 first, i64 count, i64 width, float factor, float *to, i64 step) {
+    for (i64 r = 0; r < count; r++) {
+        const T *row = rows.row(first + r);
+        for (i64 d = 0; d < up(width, PANEL); d += FLOATS) {
+            const i64 some = std::min<i64>(FLOATS, width - d);
+            *(vec *)(to + d / PANEL * step + r * PANEL + d % PANEL) =
+                row && some > 0 ? numbers(row + d, some) * factor : vec{};
+        }
+    }
+}
+
+static inline void store_row(const float *from, i64 width, float factor, float *to) {
+    for (i64 d = 0; d < width; d++) to[d] = from[d] * factor;
+}
+
+static inline void store_row(const float *from, i64 width, float factor, bf16 *to) {
+#pragma omp simd
+    for (i64 d = 0; d < width; d++) store(to[d], from[d] * factor);
+}
+
+// Memory of one thread, which grows.
+class Room {
+    struct Free {
+        void operator()(float *at) const { ::operator delete[](at, std::align_val_t{64}); }
+    };
+    std::unique_ptr<float[], Free> at;
+    i64 size = 0;
+
+  public:
+    float *get(i64 count) {
+        count += 16;
+        if (count > size) {
+            at.reset();
+            at.reset((float *)::operator new[]((size_t)count * sizeof(float), std::align_val_t{64}));
+            size = count;
+        }
+        return at.get();
+    }
+};
+
+// -------------------------------------------------------------------------------------------------------------- call
+
+struct Job {
+    i64 batch, heads, kv_heads, queries, keys, width;
+    const int32_t *low, *high;  // [1 or batch, queries]
+    i64 interval_rows;
+    float scale;
+    i64 shared() const { return heads / kv_heads; }  // query heads of a key head
+    const int32_t *lows(i64 b) const { return low + (interval_rows > 1 ? b * queries : 0); }
+    const int32_t *highs(i64 b) const { return high + (interval_rows > 1 ? b * queries : 0); }
+};
+
+// From the first to the last; empty if begin >= end.
+struct Span {
+    i64 begin, end;
+    bool empty() const { return begin >= end; }
+    Span within(i64 a, i64 b) const { return {std::max(begin, a), std::min(end, b)}; }
+};
+
+// The keys that any of the queries [begin, end) sees.
+static Span hull(const int32_t *low, const int32_t *high, i64 begin, i64 end) {
+    Span span{INT64_MAX, 0};
+    for (i64 q = begin; q < end; q++)
+        if (low[q] < high[q]) span = {std::min<i64>(span.begin, low[q]), std::max<i64>(span.end, high[q])};
+    return span.empty() ? Span{0, 0} : span;
+}
+
+// What the groups of a block of queries see, in whole panels.
+struct Block {
+    i64 first, queries, groups;
+    Span seen[QUERIES / GROUP], all;
+    Block(const int32_t *low, const int32_t *high, i64 first, i64 end)
+        : first(first), queries(std::min(QUERIES, end - first)), groups((queries + GROUP - 1) / GROUP),
+          all{INT64_MAX, 0} {
+        for (i64 g = 0; g < groups; g++) {
+            const i64 from = first + g * GROUP;
+            const Span keys = hull(low, high, from, std::min(from + GROUP, first + queries));
+            seen[g] = {down(keys.begin, PANEL), up(keys.end, PANEL)};
+            if (!keys.empty()) all = {std::min(all.begin, seen[g].begin), std::max(all.end, seen[g].end)};
+        }
+        if (all.empty()) all = {0, 0};
+    }
+};
+
+// Runs tasks [0, count) on threads, which take one after the other.
+template <class Make>
+static void share_out(i64 count, i64 threads, const Make &make) {
+    std::atomic<i64> next{0};
+    Failures failures;
+#pragma omp parallel num_threads((int)std::min(count, threads))
+    try {
+        auto run = make();
+        for (i64 task = next++; task < count; task = next++) run(task);
+    } catch (const std::exception &) {
+        failures.any = true;
+    }
+    failures.end_of_region();
+}
+
+// ----------------------------------------------------------------------------------------------------------- forward
+
+// The running softmax of a row.
+struct Softmax {
+    float largest = -INFINITY, sum = 0;
+
+    // Scores [from, to) of a row, of which [begin, end) are seen, become weights; o [width] is scaled to fit them.
+    void add(float *s, i64 from, i64 to, i64 begin, i64 end, float *o, i64 width) {
+        if (begin >= end) {
+            for (i64 j = from; j < to; j++) s[j] = 0;
+            return;
+        }
+        for (i64 j = from; j < begin; j++) s[j] = -INFINITY;
+        for (i64 j = end; j < to; j++) s[j] = -INFINITY;
+        vec top[VECTORS], total[VECTORS];
+        for (int n = 0; n < VECTORS; n++) top[n] = splat(-INFINITY), total[n] = vec{};
+        for (i64 j = from; j < to; j += PANEL)
+#pragma GCC unroll 4
+            for (int n = 0; n < VECTORS; n++) {
+                const vec x = *(const vec *)(s + j + n * FLOATS);
+                top[n] = x > top[n] ? x : top[n];
+            }
+        for (int n = 1; n < VECTORS; n++) top[0] = top[n] > top[0] ? top[n] : top[0];
+        const float now = std::max(largest, highest_of(top[0])), base = now == -INFINITY ? 0.f : now;
+        for (i64 j = from; j < to; j += PANEL)
+#pragma GCC unroll 4
+            for (int n = 0; n < VECTORS; n++) {
+                vec *x = (vec *)(s + j + n * FLOATS);
+                *x = power_of_two(*x - base);
+                total[n] += *x;
+            }
+        for (int n = 1; n < VECTORS; n++) total[0] += total[n];
+        if (now != largest) {
+            const float factor = largest == -INFINITY ? 0.f : power_of_two(splat(largest - base))[0];
+            for (i64 d = 0; d < width; d += FLOATS) *(vec *)(o + d) *= factor;
+            sum *= factor;
+            largest = now;
+        }
+        sum += sum_of(total[0]);
+        for (i64 j = from; j < begin; j++) s[j] = 0;
+        for (i64 j = end; j < to; j++) s[j] = 0;
+    }
+};
+
+template <class T>
+struct Forward {
+    const Job &job;
+    const T *query, *key, *value;
+    T *out;
+    float *logs;  // [batch, heads, queries]: log2 of the sum of each row's exponentials
+    View of_query, of_key, of_value, of_out;
+    Room keys_room, values_room, room;
+
+    // Queries [begin, end) of all heads of a key head.
+    void run(i64 b, i64 kv_head, i64 begin, i64 end) {
+        const i64 d = job.width, w = up(d, PANEL);
+        const int32_t *low = job.lows(b), *high = job.highs(b);
+        const Span seen = hull(low, high, begin, end);
+        const i64 base = down(seen.begin, PANEL), count = up(seen.end, PANEL) - base;
+        float *k = keys_room.get(count * d), *v = values_room.get(count * w);
+        const Rows<T> keys{key + b * of_key.batch + kv_head * of_key.head, of_key.time, seen.begin, seen.end};
+        const Rows<T> values{value + b * of_value.batch + kv_head * of_value.head, of_value.time, seen.begin, seen.end};
+        for (i64 n = 0; n < count; n += PANEL) pack_transposed<PANEL>(keys, base + n, d, 1.f, k + n * d);
+        pack_panels(values, base, count, d, 1.f, v, count * PANEL);
+        float *q = room.get(QUERIES * (d + w + ROW) + 16), *o = q + QUERIES * d + 16, *s = o + QUERIES * w;
+        for (i64 h = kv_head * job.shared(); h < (kv_head + 1) * job.shared(); h++) {
+            const Rows<T> rows{query + b * of_query.batch + h * of_query.head, of_query.time, 0, job.queries, low,
+                               high};
+            for (i64 first = begin; first < end; first += QUERIES) {
+                const Block block(low, high, first, end);
+                for (i64 g = 0; g < block.groups; g++)
+                    pack_transposed<GROUP>(rows, first + g * GROUP, d, job.scale * 1.44269504088896341f,
+                                           q + g * GROUP * d);
+                for (i64 n = 0; n < QUERIES * w; n++) o[n] = 0;
+                Softmax softmax[QUERIES];
+                for (i64 at = down(block.all.begin, KEYS); at < block.all.end; at += KEYS)
+                    one_block(block, at, q, k - base * d, v - base * PANEL, count * PANEL, s, o, softmax, low, high);
+                T *to = out + b * of_out.batch + h * of_out.head;
+                float *log = logs + (b * job.heads + h) * job.queries;
+                for (i64 i = 0; i < block.queries; i++) {
+                    const float sum = softmax[i].sum;
+                    const bool empty = low[first + i] >= high[first + i];
+                    store_row(o + i * w, d, empty ? 0.f : 1.f / sum, to + (first + i) * of_out.time);
+                    log[first + i] = empty ? 0.f : softmax[i].largest + std::log2(sum);
+                }
+            }
+        }
+    }
+
+    // Adds what a block of queries gets from keys [at, at + KEYS).
+    void one_block(const Block &block, i64 at, const float *q, const float *k, const float *v, i64 v_step, float *s,
+                   float *o, Softmax *softmax, const int32_t *low, const int32_t *high) {
+        const i64 d = job.width, w = up(d, PANEL);
+        Span seen[QUERIES / GROUP];
+        for (i64 g = 0; g < block.groups; g++) seen[g] = block.seen[g].within(at, at + KEYS);
+        const Span all = block.all.within(at, at + KEYS);
+        for (i64 n = all.begin; n < all.end; n += PANEL)
+            for (i64 g = 0; g < block.groups; g++)
+                if (n >= seen[g].begin && n < seen[g].end)
+                    tile<1, GROUP, false>(q + g * GROUP * d, k + n * d, d, s + g * GROUP * ROW + n - at, ROW);
+        for (i64 g = 0; g < block.groups; g++) {
+            if (seen[g].empty()) continue;
+            const i64 from = seen[g].begin - at, to = seen[g].end - at;
+            for (i64 i = g * GROUP; i < (g + 1) * GROUP; i++) {
+                const bool real = i < block.queries;
+                const i64 begin = real ? std::max(from, low[block.first + i] - at) : to;
+                const i64 end = real ? std::min(to, high[block.first + i] - at) : to;
+                softmax[i].add(s + i * ROW, from, to, begin, end, o + i * w, w);
+            }
+        }
+        for (i64 n = 0; n < w; n += PANEL)
+            for (i64 g = 0; g < block.groups; g++)
+                if (!seen[g].empty())
+                    tile<ROW, 1, true>(s + g * GROUP * ROW + seen[g].begin - at,
+                                       v + n / PANEL * v_step + seen[g].begin * PANEL, seen[g].end - seen[g].begin,
+                                       o + g * GROUP * w + n, w);
+    }
+};
+
+template <class T>
+static void forward(const Job &job, const i64 *s, const T *query, const T *key, const T *value, T *out, float *logs,
+                    i64 threads) {
+    const i64 heads = job.batch * job.kv_heads;
+    // Heads are divided into parts where threads would otherwise wait; each part copies its keys again.
+    const i64 most = (job.queries + 4 * QUERIES - 1) / (4 * QUERIES);
+    const i64 parts = heads % threads == 0 ? 1 : std::max<i64>(1, std::min(most, (4 * threads + heads - 1) / heads));
+    const i64 part = up((job.queries + parts - 1) / parts, QUERIES);
+    share_out(heads * parts, threads, [&] {
+        auto work = std::make_shared<Forward<T>>(Forward<T>{job, query, key, value, out, logs, {s[0], s[1], s[2]},
+                                                            {s[3], s[4], s[5]}, {s[6], s[7], s[8]},
+                                                            {s[9], s[10], s[11]}, {}, {}, {}});
+        return [=, &job](i64 task) {
+            // The last queries first, since with a causal mask they take longest.
+            const i64 index = task % heads, begin = (parts - 1 - task / heads) * part;
+            if (begin < job.queries)
+                work->run(index / job.kv_heads, index % job.kv_heads, begin, std::min(begin + part, job.queries));
+        };
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------- backward
+
+// With P = softmax(scale Q K^T) and the gradient G of the output O, for each head
+//     dV = P^T G,   dP = G V^T,   dS = P (dP - sum_j G O),   dQ = scale dS K,   dK = scale dS^T Q.
+template <class T>
+struct Backward {
+    const Job &job;
+    const T *query, *key, *value, *out, *gradient;
+    const float *logs;
+    T *of_keys, *of_values;
+    View query_view, key_view, value_view, out_view, gradient_view, of_key_view;
+    Room queries_room, sums_room, room;
+
+    // Keys [begin, end) of a key head. dq: gradients of its query heads, [shared, queries, w], from these keys alone.
+    void run(i64 b, i64 kv_head, i64 begin, i64 end, float *dq) {
+        const i64 d = job.width, w = up(d, PANEL), n = up(job.queries, QUERIES), m = up(end - begin, KEYS);
+        const int32_t *low = job.lows(b), *high = job.highs(b);
+        const Span seen = hull(low, high, 0, job.queries);
+        // q_groups, g_groups: [n / GROUP, d, GROUP]; q_panels, g_panels: [w / PANEL, n, PANEL]; means: [n]
+        float *q_groups = queries_room.get(2 * n * (d + w) + n + 32), *g_groups = q_groups + n * d + 16,
+              *q_panels = g_groups + n * d + 16, *g_panels = q_panels + n * w, *means = g_panels + n * w;
+        float *dk = sums_room.get(2 * m * w), *dv = dk + m * w;
+        float *k = room.get(KEYS * (2 * d + w) + 2 * QUERIES * ROW), *v = k + KEYS * d, *k_panels = v + KEYS * d,
+              *s = k_panels + KEYS * w, *p = s + QUERIES * ROW;
+        for (i64 j = 0; j < 2 * m * w; j++) dk[j] = 0;
+        const Rows<T> keys{key + b * key_view.batch + kv_head * key_view.head, key_view.time, seen.begin, seen.end};
+        const Rows<T> values{value + b * value_view.batch + kv_head * value_view.head, value_view.time, seen.begin,
+                             seen.end};
+        for (i64 h = kv_head * job.shared(); h < (kv_head + 1) * job.shared(); h++, dq += n * w) {
+            const Rows<T> q{query + b * query_view.batch + h * query_view.head, query_view.time, 0, job.queries, low,
+                            high};
+            const Rows<T> g{gradient + b * gradient_view.batch + h * gradient_view.head, gradient_view.time, 0,
+                            job.queries, low, high};
+            const T *o = out + b * out_view.batch + h * out_view.head;
+            for (i64 i = 0; i < n; i += GROUP) {
+                pack_transposed<GROUP>(q, i, d, job.scale * 1.44269504088896341f, q_groups + i * d);
+                pack_transposed<GROUP>(g, i, d, 1.f, g_groups + i * d);
+            }
+            pack_panels(q, 0, n, d, job.scale, q_panels, n * PANEL);
+            pack_panels(g, 0, n, d, 1.f, g_panels, n * PANEL);
+            for (i64 i = 0; i < n; i++) {
+                const T *row = g.row(i);
+                vec sum{};
+                for (i64 at = 0; row && at < d; at += FLOATS)
+                    sum += numbers(row + at, d - at) * numbers(o + i * out_view.time + at, d - at);
+                means[i] = sum_of(sum);
+            }
+            for (i64 i = 0; i < n * w; i++) dq[i] = 0;
+            const float *log = logs + (b * job.heads + h) * job.queries;
+            for (i64 at = std::max(begin, down(seen.begin, KEYS)); at < std::min(end, seen.end); at += KEYS) {
+                for (i64 j = 0; j < KEYS; j += PANEL) {
+                    pack_transposed<PANEL>(keys, at + j, d, 1.f, k + j * d);
+                    pack_transposed<PANEL>(values, at + j, d, 1.f, v + j * d);
+                }
+                pack_panels(keys, at, KEYS, d, 1.f, k_panels, KEYS * PANEL);
+                for (i64 first = 0; first < job.queries; first += QUERIES) {
+                    const Block block(low, high, first, job.queries);
+                    if (block.all.within(at, at + KEYS).empty()) continue;
+                    scores(block, at, q_groups + first * d, g_groups + first * d, k, v, s, p);
+                    weights(block, at, s, p, log, means, low, high);
+                    products(block, at, s, p, q_panels + first * PANEL, g_panels + first * PANEL, n * PANEL, k_panels,
+                             dq + first * w, dk + (at - begin) * w, dv + (at - begin) * w);
+                }
+            }
+        }
+        T *to_keys = of_keys + b * of_key_view.batch + kv_head * of_key_view.head;
+        T *to_values = of_values + b * of_key_view.batch + kv_head * of_key_view.head;
+        for (i64 j = begin; j < std::min(end, job.keys); j++) {
+            store_row(dk + (j - begin) * w, d, 1.f, to_keys + j * of_key_view.time);
+            store_row(dv + (j - begin) * w, d, 1.f, to_values + j * of_key_view.time);
+        }
+    }
+
+    // s = scores and p = dP of a block.
+    void scores(const Block &block, i64 at, const float *q, const float *g, const float *k, const float *v, float *s,
+                float *p) {
+        const i64 d = job.width;
+        const Span all = block.all.within(at, at + KEYS);
+        for (int which = 0; which < 2; which++)
+            for (i64 n = all.begin; n < all.end; n += PANEL)
+                for (i64 i = 0; i < block.groups; i++)
+                    if (n >= block.seen[i].begin && n < block.seen[i].end)
+                        tile<1, GROUP, false>((which ? g : q) + i * GROUP * d, (which ? v : k) + (n - at) * d, d,
+                                              (which ? p : s) + i * GROUP * ROW + n - at, ROW);
+    }
+
+    // From the columns that `products` reads: whole panels and groups of keys.
+    static Span columns(const Block &block, i64 at) {
+        const Span all = block.all.within(at, at + KEYS);
+        return {std::min(all.begin - at, down(all.begin - at, GROUP)), up(all.end - at, GROUP)};
+    }
+
+    // s = dS and p = P from scores and dP; zeros where a query does not see the key.
+    void weights(const Block &block, i64 at, float *s, float *p, const float *log, const float *means,
+                 const int32_t *low, const int32_t *high) {
+        const Span all = columns(block, at);
+        for (i64 i = 0; i < block.groups * GROUP; i++) {
+            const Span seen = block.seen[i / GROUP].within(at, at + KEYS);
+            const i64 query = block.first + i;
+            float *row = s + i * ROW, *weight = p + i * ROW;
+            i64 begin = all.end, end = all.end;
+            if (i < block.queries && !seen.empty() && low[query] < high[query]) {
+                begin = std::max(seen.begin, (i64)low[query]) - at;
+                end = std::min(seen.end, (i64)high[query]) - at;
+            }
+            if (begin >= end) {
+                for (i64 j = all.begin; j < all.end; j++) row[j] = weight[j] = 0;
+                continue;
+            }
+            const float base = log[query], mean = means[query];
+            for (i64 j = seen.begin - at; j < seen.end - at; j += PANEL)
+#pragma GCC unroll 4
+                for (int n = 0; n < VECTORS; n++) {
+                    vec *x = (vec *)(row + j + n * FLOATS), *y = (vec *)(weight + j + n * FLOATS);
+                    const vec e = power_of_two(*x - base);
+                    *x = e * (*y - mean);
+                    *y = e;
+                }
+            for (i64 j = all.begin; j < begin; j++) row[j] = weight[j] = 0;
+            for (i64 j = end; j < all.end; j++) row[j] = weight[j] = 0;
+        }
+    }
+
+    // Adds a block to dQ, dK and dV.
+    void products(const Block &block, i64 at, const float *s, const float *p, const float *q, const float *g, i64 step,
+                  const float *k, float *dq, float *dk, float *dv) {
+        const i64 w = up(job.width, PANEL);
+        const Span all = columns(block, at);
+        for (i64 j = all.begin; j < all.end; j += GROUP) {
+            i64 first = block.groups, last = 0;
+            for (i64 i = 0; i < block.groups; i++)
+                if (block.seen[i].begin < at + j + GROUP && block.seen[i].end > at + j)
+                    first = std::min(first, i), last = i + 1;
+            if (first >= last) continue;
+            const i64 from = first * GROUP, depth = (last - first) * GROUP;
+            for (int which = 0; which < 2; which++)
+                for (i64 n = 0; n < w; n += PANEL)
+                    tile<1, ROW, true>((which ? s : p) + from * ROW + j,
+                                       (which ? q : g) + n / PANEL * step + from * PANEL, depth,
+                                       (which ? dk : dv) + j * w + n, w);
+        }
+        for (i64 n = 0; n < w; n += PANEL)
+            for (i64 i = 0; i < block.groups; i++) {
+                const Span seen = block.seen[i].within(at, at + KEYS);
+                if (!seen.empty())
+                    tile<ROW, 1, true>(s + i * GROUP * ROW + seen.begin - at,
+                                       k + n * KEYS + (seen.begin - at) * PANEL, seen.end - seen.begin,
+                                       dq + i * GROUP * w + n, w);
+            }
+    }
+};
+
+// Parts into which the keys of a head are divided: they depend on sizes alone, since dQ is the sum of their sums.
+static i64 key_parts(const Job &job) {
+    const i64 heads = job.batch * job.kv_heads;
+    return std::max<i64>(1, std::min<i64>({4, (15 + heads) / heads, job.keys / 1024}));
+}
+
+template <class T>
+static void backward(const Job &job, const i64 *s, const T *query, const T *key, const T *value, const T *out,
+                     const T *gradient, const float *logs, T *of_query, T *of_key, T *of_value, i64 threads) {
+    const i64 heads = job.batch * job.kv_heads, parts = key_parts(job), d = job.width, w = up(d, PANEL);
+    const i64 part = up((job.keys + parts - 1) / parts, KEYS), rows = up(job.queries, QUERIES);
+    const i64 size = job.shared() * rows * w;
+    const View query_view{s[0], s[1], s[2]}, key_view{s[3], s[4], s[5]}, value_view{s[6], s[7], s[8]},
+        out_view{s[9], s[10], s[11]}, gradient_view{s[12], s[13], s[14]}, of_query_view{s[15], s[16], s[17]},
+        of_key_view{s[18], s[19], s[20]};
+    // Writes the gradients of the queries of a key head, the sum of `count` buffers.
+    const auto write = [&](i64 index, const float *sums, i64 count, i64 step) {
+        const i64 b = index / job.kv_heads, h = index % job.kv_heads * job.shared();
+        std::vector<float> row(w);
+        for (i64 i = 0; i < job.shared(); i++)
+            for (i64 t = 0; t < job.queries; t++) {
+                const float *from = sums + (i * rows + t) * w;
+                if (count > 1) {
+                    for (i64 at = 0; at < w; at++) row[at] = from[at];
+                    for (i64 n = 1; n < count; n++)
+                        for (i64 at = 0; at < w; at++) row[at] += from[n * step + at];
+                    from = row.data();
+                }
+                store_row(from, d, job.scale,
+                          of_query + b * of_query_view.batch + (h + i) * of_query_view.head + t * of_query_view.time);
+            }
+    };
+    Room partial;
+    float *sums = parts > 1 ? partial.get(heads * parts * size) : nullptr;
+    share_out(heads * parts, threads, [&] {
+        auto work = std::make_shared<Backward<T>>(Backward<T>{job, query, key, value, out, gradient, logs, of_key,
+                                                              of_value, query_view, key_view, value_view, out_view,
+                                                              gradient_view, of_key_view, {}, {}, {}});
+        auto own = std::make_shared<Room>();
+        return [=, &job, &write](i64 task) {
+            const i64 index = task % heads, n = task / heads, begin = n * part;
+            float *dq = parts > 1 ? sums + (index * parts + n) * size : own->get(size);
+            const i64 end = std::min(begin + part, up(job.keys, KEYS));
+            work->run(index / job.kv_heads, index % job.kv_heads, begin, end, dq);
+            if (parts == 1) write(index, dq, 1, 0);
+        };
+    });
+    if (parts == 1) return;
+    share_out(heads, threads, [&] {
+        return [&](i64 index) { write(index, sums + index * parts * size, parts, size); };
+    });
+}
+
+static Job job_of(const i64 *sizes, const int32_t *low, const int32_t *high, float scale) {
+    return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], low, high, sizes[6], scale};
+}
+
+}  // namespace long_attention_kernel
+
+// sizes: batch, heads, key heads, queries, keys, width, rows of low and high (1 or batch). s: batch, head and position
+// strides of query, key, value and out. low, high: the keys [low, high) that each query sees. logs: written for the
+// backward pass, [batch, heads, queries].
+extern "C" int long_attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
+                              void *out, float *logs, int type, const int32_t *low, const int32_t *high, float scale,
+                              i64 threads) {
+    return status_of([&] {
+        const auto job = long_attention_kernel::job_of(sizes, low, high, scale);
+        threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
+        const auto run = [&](auto type_of) {
+            typedef decltype(type_of) T;
+            long_attention_kernel::forward(job, s, (const T *)query, (const T *)key, (const T *)value, (T *)out, logs,
+                                           threads);
+        };
+        if (type) run(bf16{}); else run(0.f);
+    });
+}
+
+// s: batch, head and position strides of query, key, value, out, gradient, of_query, and of_key and of_value (equal).
+extern "C" int long_attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
+                                       const void *value, const void *out, const void *gradient, const float *logs,
+                                       void *of_query, void *of_key, void *of_value, int type, const int32_t *low,
+                                       const int32_t *high, float scale, i64 threads) {
+    return status_of([&] {
+        const auto job = long_attention_kernel::job_of(sizes, low, high, scale);
+        threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
+        const auto run = [&](auto type_of) {
+            typedef decltype(type_of) T;
+            long_attention_kernel::backward(job, s, (const T *)query, (const T *)key, (const T *)value, (const T *)out,
+                                            (const T *)gradient, logs, (T *)of_query, (T *)of_key, (T *)of_value,
+                                            threads);
+        };
+        if (type) run(bf16{}); else run(0.f);
+    });
+}

@@ -1,0 +1,219 @@
+"""The backend for long sequences equals the definition for every mask of stretches, or refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from multihead.attention import (
+    ALiBi,
+    Causal,
+    Dense,
+    Document,
+    Mask,
+    Padding,
+    PrefixLM,
+    SlidingWindow,
+    attention,
+    choose,
+    explain,
+)
+from multihead.attention.backends.long import Stretches, long_attention, takes
+from multihead.attention.functional import LONG_QUERIES, LONG_SCORES
+from multihead.errors import ConfigurationError, ShapeError
+
+
+def heads_of(batch: int, heads: int, length: int, width: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Heads as a projection returns them: a slice of a wider tensor, heads side by side."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.randn(batch, length, heads * width + 16, generator=generator).to(dtype)
+    return wide[..., 16:].view(batch, length, heads, width).transpose(1, 2).requires_grad_()
+
+
+def results(inputs: tuple[Tensor, ...], backend: str, **call: Any) -> tuple[Tensor, ...]:
+    """The output and the gradients of a weighted sum of it."""
+    output, _ = attention(*inputs, backend=backend, **call)  # type: ignore[arg-type]
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(9))
+    return output, *torch.autograd.grad((output * weight).sum(), inputs)
+
+
+def masks(batch: int, queries: int, keys: int, seed: int) -> list[Mask | None]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths, asked = (torch.randint(0, most + 1, (batch,), generator=draw) for most in (keys, queries))
+    kinds: list[Mask | None] = [
+        None,
+        Causal(),
+        Causal(align="start"),
+        SlidingWindow(keys // 5),
+        SlidingWindow(7, 30) & Padding(lengths.tolist()),
+        Causal() & Padding(lengths),
+        Padding(lengths, asked),
+        PrefixLM(lengths.tolist()),
+    ]
+    if queries == keys:
+        pieces = [keys // 3, 0, keys - keys // 3 - keys // 4]
+        kinds += [Document.from_lengths(pieces, keys), Document.from_lengths(pieces, keys) & Causal()]
+    return kinds
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    queries=st.one_of(st.integers(1, 40), st.integers(90, 420)),
+    more=st.sampled_from([0, 0, 1, 150]),
+    fewer=st.booleans(),
+    heads=st.sampled_from([(2, 2), (4, 2), (3, 1)]),
+    width=st.sampled_from([1, 8, 20, 33]),
+    kind=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
+def test_it_is_the_definition(
+    queries: int, more: int, fewer: bool, heads: tuple[int, int], width: int, kind: int, seed: int
+) -> None:
+    keys = max(1, queries - more) if fewer else queries + more
+    kinds = masks(2, queries, keys, seed)
+    call = {"mask": kinds[kind % len(kinds)], "scale": 0.4}
+    inputs = (heads_of(2, heads[0], queries, width, 1), *(heads_of(2, heads[1], keys, width, n) for n in (2, 3)))
+    if not takes(*inputs):
+        pytest.skip("no compiled kernels here")
+    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    for got, want in zip(results(inputs, "long", **call), results(exact, "explicit", **call), strict=True):
+        most = max(1.0, float(want.detach().abs().max()))
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * most)
+
+
+def test_bfloat16_is_read_and_written_in_place(compiled: Any) -> None:
+    inputs = tuple(heads_of(2, 2, 300, 24, seed, torch.bfloat16) for seed in range(3))
+    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    ours = results(inputs, "long", mask=Causal())
+    assert all(one.dtype == torch.bfloat16 for one in ours)
+    assert choose(*inputs, mask=Causal(), backend="long").compute_dtype is None
+    for got, want in zip(ours, results(exact, "explicit", mask=Causal()), strict=True):
+        most = max(1.0, float(want.detach().abs().max()))
+        torch.testing.assert_close(got.double(), want, rtol=0.02, atol=0.02 * most)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_results_do_not_depend_on_the_number_of_threads(heads: int, compiled: Any) -> None:
+    """To the last bit: with fewer heads than threads queries and keys are divided, too."""
+    inputs = tuple(heads_of(1, heads, 2100, 8, seed) for seed in range(3))
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(results(inputs, "long", mask=SlidingWindow(900)))
+    finally:
+        torch.set_num_threads(before)
+    for one, *others in zip(*found, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+def test_nothing_spreads_from_the_padding(compiled: Any) -> None:
+    lengths, asked = [300, 0, 97], [300, 300, 200]
+    mask = Padding(lengths, asked) & SlidingWindow(200, 40)
+    inputs = tuple(heads_of(3, 2, 300, 16, seed) for seed in range(3))
+    clean = results(inputs, "long", mask=mask)
+    with torch.no_grad():
+        for row in range(3):
+            inputs[0][row, :, asked[row] :] = float("nan")
+            for x in inputs[1:]:
+                x[row, :, lengths[row] :] = float("nan") if row else float("inf")
+    for one, other in zip(clean, results(inputs, "long", mask=mask), strict=True):
+        assert torch.equal(one, other)
+        assert not other[1].any()  # a row without any key: zeros, and zero gradients
+
+
+def test_nan_that_is_seen_is_returned(compiled: Any) -> None:
+    query, key, value = (heads_of(1, 1, 300, 16, seed).detach() for seed in range(3))
+    key[:, :, 100] = float("nan")
+    output, _ = attention(query, key, value, mask=Causal(), backend="long")
+    assert output[:, :, 100:].isnan().all()
+    assert output[:, :, :90].isfinite().all()  # queries of other groups do not see it
+
+
+def test_memory_is_linear_in_the_length(compiled: Any) -> None:
+    """One head's scores would be 144 MiB, and twice that with gradients."""
+
+    def peak() -> int:
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
+
+    inputs = tuple(heads_of(1, 1, 6144, 8, seed) for seed in range(3))
+    results(tuple(x[:, :, :300] for x in inputs), "long", mask=Causal())
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
+    before = peak()
+    results(inputs, "long", mask=Causal())
+    assert peak() - before < 24 * 1024
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"mask": Dense(torch.ones(300, 300, dtype=torch.bool))},
+        {"mask": Causal() | SlidingWindow(3)},
+        {"mask": ~Padding([3, 4])},
+        {"bias": ALiBi(2)},
+    ],
+    ids=lambda call: repr(next(iter(call.values())))[:20],
+)
+def test_other_masks_and_biases_go_elsewhere_or_are_refused(call: dict[str, Any], compiled: Any) -> None:
+    inputs = tuple(heads_of(2, 2, 300, 16, seed) for seed in range(3))
+    assert choose(*inputs, **call).kernel != "long"
+    with pytest.raises(ConfigurationError, match="backend='long' is compiled for a CPU"):
+        attention(*inputs, **call, backend="long")
+
+
+def test_so_do_other_types_widths_dropout_and_weights(compiled: Any) -> None:
+    query, key, value = (torch.randn(1, 2, 300, 16) for _ in range(3))
+    assert takes(query, key[:, :1], value[:, :1])
+    assert not takes(query, key, value[..., :8])
+    assert not takes(query.double(), key.double(), value.double())
+    assert not takes(query, key, value.bfloat16())
+    assert not takes(query[:, :0], key, value)
+    with pytest.raises(ConfigurationError, match="never has the weights"):
+        attention(query, key, value, need_weights=True, backend="long")
+    with pytest.raises(ConfigurationError, match="no dropout on the weights"):
+        attention(query, key, value, dropout_p=0.1, backend="long")
+    with pytest.raises(ConfigurationError, match="ask `takes` first"):
+        long_attention(query, key, value.double(), Stretches(*torch.zeros(2, 1, 300, dtype=torch.int32)))
+    with pytest.raises(ShapeError, match=r"one stretch a query is needed: \(1, 300\)"):
+        long_attention(query, key, value, Stretches(*torch.zeros(2, 1, 299, dtype=torch.int32)))
+
+
+def test_stretches_past_the_keys_are_cut(compiled: Any) -> None:
+    query, key, value = (torch.randn(1, 2, 70, 16) for _ in range(3))
+    wide = Stretches(torch.full((1, 70), -5), torch.full((1, 70), 1 << 40))
+    assert torch.equal(long_attention(query, key, value, wide), attention(query, key, value, backend="long")[0])
+
+
+def test_it_is_taken_for_long_sequences_on_a_cpu(compiled: Any) -> None:
+    def inputs(queries: int, keys: int) -> list[Tensor]:
+        return [torch.zeros(2, 2, length, 8) for length in (queries, keys, keys)]
+
+    keys = LONG_SCORES // LONG_QUERIES
+    assert choose(*inputs(LONG_QUERIES, keys), mask=Causal()).kernel == "long"
+    assert choose(*inputs(LONG_QUERIES - 1, keys + 99), mask=Causal()).kernel == "sdpa"
+    assert choose(*inputs(LONG_QUERIES, keys - 1), mask=Causal()).kernel == "sdpa"
+    half = [x.requires_grad_() for x in inputs(512, 512)]
+    for mask in (Padding([512, 0]), Padding(torch.tensor([512, 0]))):
+        assert "long with 50% of the scores. Why: a long sequence on a CPU" in explain(*half, mask=mask)
+    assert choose(*(x.double() for x in half), mask=SlidingWindow(3)).kernel == "blockwise"
+    with compiled():
+        assert choose(*half, mask=Causal()).kernel == "sdpa"
+
+
+def test_it_is_differentiable_once_and_leaves_transforms_to_others(compiled: Any) -> None:
+    query = torch.randn(1, 1, 300, 4, requires_grad=True)
+    output, _ = attention(query, query, query, backend="long")
+    (gradient,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+    plain = query.detach()
+    other, _ = torch.func.vjp(lambda x: attention(x, x, x, mask=Causal())[0], plain)
+    torch.testing.assert_close(other, attention(plain, plain, plain, mask=Causal())[0], rtol=1e-4, atol=1e-5)
