@@ -127,7 +127,7 @@ def rejected(toy, group, mode):
     return reason, sums.loss / sums.tokens
 
 
-def main(folder, port, size):
+def main(folder, port, size, going_on=False):
     import torch._dynamo  # what the first optimizer imports, and the sharded ones: once for all of them
 
     import multihead.training.replicated
@@ -143,6 +143,11 @@ def main(folder, port, size):
             os.environ |= {name: str(value) for name, value in (names | {"MASTER_PORT": port}).items()}
             os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1"}
             with ProcessGroup(configuration.get_launch()) as group:
+                if going_on:
+                    from multihead.training.sharded_trainer import ShardedTrainer
+
+                    run(toy, folder / f"by {size}", ShardedTrainer, group, None)
+                    os._exit(0)
                 torch.save({mode: results(toy, group, mode) for mode in MODES}, folder / f"{rank}.pt")
                 saved(toy, group, folder)
             os._exit(0)
@@ -193,6 +198,15 @@ def saved(toy, group, folder):
     torch.save(found, folder / f"runs{group.rank}.pt")
 
 
+def launch(folder, size, *more):
+    """Run `main` in processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-W", "error", __file__, str(folder), str(port), str(size), *more]
+    warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+
+
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.proof)])
 def together(request: pytest.FixtureRequest, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The folder with the results of some processes, and their number."""
@@ -201,11 +215,7 @@ def together(request: pytest.FixtureRequest, toy: Toy, tmp_path_factory: pytest.
     run(toy, folder / "begun alone", Trainer, SINGLE_PROCESS, 5)
     sides = toy.store.source, toy.store.target
     torch.save([[list(map(int, side[pair])) for pair in range(30)] for side in sides], folder / "store.pt")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-W", "error", __file__, str(folder), str(port), str(size)]
-    warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+    launch(folder, size)
     return folder, size
 
 
@@ -276,8 +286,12 @@ def test_a_divided_run_is_that_of_one_process_stopped_or_not(toy, together, tmp_
     names = sorted(path.name for path in (folder / "stopped" / "checkpoints" / "00000006").iterdir())
     shards = [f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors" for rank in range(size)]
     assert names == ["manifest.json", *shards, "state.json"]
+    by_fewer = [2, 3] if size == 4 else []
+    for fewer in by_fewer:
+        shutil.copytree(folder / "stopped", folder / f"by {fewer}")
+        launch(folder, fewer, "go on")
     run(toy, folder / "stopped", Trainer, SINGLE_PROCESS, None)
-    for name in ("whole", "begun alone", "stopped"):
+    for name in ("whole", "begun alone", "stopped", *(f"by {fewer}" for fewer in by_fewer)):
         got = load_newest(folder / name / "checkpoints", pytest.fail)
         assert (got.state.step, got.state.position) == (8, state.position)
         assert got.state.best_loss == pytest.approx(state.best_loss, rel=1e-5)
@@ -356,4 +370,4 @@ def test_a_parameter_without_gradient_is_an_error_of_ddp_only(toy):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), going_on=len(sys.argv) > 4)
