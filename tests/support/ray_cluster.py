@@ -26,6 +26,7 @@ class ThreeNodes:
 
         checks = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 500}
         system = {f"health_check_{name}": value for name, value in checks.items()}
+        system["worker_niceness"] = 0  # other tests run beside this one, and Ray's actors would hardly compute
         # Without the programs that collect logs and that add nodes, which nobody reads here and each import all of Ray.
         sizes = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False}
         head = {**sizes, "include_dashboard": False, "no_monitor": True, "_system_config": system}

@@ -29,6 +29,9 @@ _QUEUED = 2
 """Items that an actor holds: the next one is there when one is finished."""
 _STORE = 256 << 20
 """Bytes of shared memory of a cluster that is started here. Items and results are small."""
+_NICENESS = "worker_niceness"
+"""Ray's setting of how far actors stand back behind everything else: by 15, so on a busy machine they hardly compute. A
+cluster that is started here works for this command alone."""
 
 
 class RayEngine:
@@ -124,7 +127,8 @@ class RayEngine:
             if "RAY_ADDRESS" in os.environ:
                 raise
             self._say("no Ray cluster runs here: starting one on this machine")
-            context = ray.init(address="local", object_store_memory=_STORE, **quiet)
+            system = {} if f"RAY_{_NICENESS}" in os.environ else {_NICENESS: 0}
+            context = ray.init(address="local", object_store_memory=_STORE, _system_config=system, **quiet)
         try:
             if context.dashboard_url:
                 self._say(f"Ray's dashboard: http://{context.dashboard_url}")
