@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,13 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], er
         time.sleep(0.05)
 
 
-def actors() -> list[int]:
-    """The processes of Ray that translate."""
+def actors(kind: str = "MapWorker") -> list[int]:
+    """The processes of Ray that work: for shards that they read, or for those that they are sent (_Applied)."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with contextlib.suppress(OSError):
-                if b"ray::MapWorker" in (folder / "cmdline").read_bytes():
+                if f"ray::{kind}".encode() in (folder / "cmdline").read_bytes():
                     found.append(int(folder.name))
     return found
 
@@ -85,13 +85,33 @@ def test_a_node_is_killed(call: Any, numbers: Numbers, trained: Path, tmp_path: 
     assert not shards.exists()
 
 
-def test_prepared_and_cleaned_text(call: Any, numbers: Numbers, tmp_path: Path) -> None:
-    """The nodes cut text into subwords and judge pairs: the same folders."""
+def test_prepared_and_cleaned_text(
+    call: Any, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes cut text into subwords and judge pairs, and one is killed in the middle of each: the same folders."""
     pytest.importorskip("ray.data", reason='ray is not installed: pip install "multihead[ray]"')
     import ray_cluster
 
+    from multihead.cleaning import candidates
+    from multihead.preparing import shards
+    from multihead.shards.ray_engine import RayEngine
+
     files = [word for side, path in numbers.train.items() for word in (f"--{side}", path)]
-    with ray_cluster.three_nodes(connect=True):
+    monkeypatch.setattr(shards, "SHARD", 25)
+    monkeypatch.setattr(candidates, "CHUNK", 32)
+    plain, kills = RayEngine.map, 0
+
+    with ray_cluster.three_nodes(connect=True) as cluster:
+
+        def killing(engine: RayEngine, function: Any, items: Any) -> Iterator[Any]:
+            nonlocal kills
+            for number, result in enumerate(plain(engine, function, items)):
+                if number == 3:
+                    cluster.kill_node(actors("_Applied"))
+                    kills += 1
+                yield result
+
+        monkeypatch.setattr(RayEngine, "map", killing)
         for name, engine in (("one", []), ("three", ["--engine", "ray"])):
             folder = tmp_path / name
             ended = call("prepare", *files, "--output", folder / "prepared", "--vocab-size", 320, *engine)
@@ -99,4 +119,5 @@ def test_prepared_and_cleaned_text(call: Any, numbers: Numbers, tmp_path: Path) 
             outputs = ["--output", folder / "kept.de", "--output-target", folder / "kept.en"]
             ended = call("clean", *files, *outputs, *engine)
             assert ended.status == 0, ended.err
+    assert kills == 2  # the head is left
     assert numbers.contents(tmp_path / "one") == numbers.contents(tmp_path / "three")

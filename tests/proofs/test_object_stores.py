@@ -56,10 +56,33 @@ def texts(numbers: Numbers) -> tuple[bytes, bytes]:
     return source, target
 
 
-@pytest.mark.parametrize("ending", ["en", "parquet"])
+def objects_in(bucket: Any, folder: str) -> dict[str, Any]:
+    """What is in a folder, and when it was written; `find` lists the folder itself while its first object appears."""
+    found = bucket.find(folder, detail=True).items()
+    return {name: facts["LastModified"] for name, facts in found if name.startswith(f"{folder}/")}
+
+
+def killed(bucket: Any, folder: str, objects: int, words: list[str]) -> dict[str, Any]:
+    """Kill a command as soon as a folder has so many objects; returns those that it has then.
+
+    The server is a thread of this process, so it is not asked all the time.
+    """
+    stopped, deadline = subprocess.Popen(words, start_new_session=True), time.monotonic() + PATIENCE
+    while len(objects_in(bucket, folder)) < objects:
+        assert stopped.poll() is None, "ended before it was stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(stopped.pid, signal.SIGKILL)
+    stopped.wait()
+    return objects_in(bucket, folder)
+
+
+@pytest.mark.parametrize(("engine", "ending"), [("local:2", "en"), ("local:2", "parquet"), ("ray", "en")])
 def test_translations_are_resumed_and_have_the_bytes_of_files(
-    bucket: Any, numbers: Numbers, trained: Path, tmp_path: Path, ending: str
+    bucket: Any, numbers: Numbers, trained: Path, tmp_path: Path, engine: str, ending: str
 ) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray.data", reason='ray is not installed: pip install "multihead[ray]"')
     lines = texts(numbers)[0].splitlines(keepends=True)
     (tmp_path / "text").write_bytes(b"".join(lines))
     bucket.pipe("corpus/text-1.gz", gzip.compress(b"".join(lines[:2500])))
@@ -70,38 +93,14 @@ def test_translations_are_resumed_and_have_the_bytes_of_files(
         check=True,
         timeout=PATIENCE,
     )
-    words = ("--input", "s3://corpus/text-*", "--output", f"s3://corpus/out.{ending}", "--engine", "local:2")
-    stopped = subprocess.Popen(command("translate", trained, *words), start_new_session=True)
-    folder, deadline = f"corpus/out.{ending}.shards", time.monotonic() + PATIENCE
-    while not [name for name in bucket.find(folder) if not name.endswith("record.json")]:
-        assert stopped.poll() is None, "ended before it was stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.killpg(stopped.pid, signal.SIGKILL)
-    stopped.wait()
+    words = ("--input", "s3://corpus/text-*", "--output", f"s3://corpus/out.{ending}", "--engine", engine)
+    folder = f"corpus/out.{ending}.shards"
+    there = killed(bucket, folder, 2, command("translate", trained, *words))
+    assert f"{folder}/record.json" in there
     assert not bucket.exists(f"corpus/out.{ending}")
-    before = {name for name in bucket.find(folder) if not name.endswith("record.json")}
-    assert before
     subprocess.run(command("translate", trained, *words), check=True, timeout=PATIENCE)
     assert bucket.cat(f"corpus/out.{ending}") == here.read_bytes()
-    assert bucket.find(folder) == []
-
-
-def killed(bucket: Any, folder: str, objects: int, words: list[str]) -> set[str]:
-    """Kill a command as soon as a folder has so many objects; returns those that it has then."""
-    stopped, deadline = subprocess.Popen(words, start_new_session=True), time.monotonic() + PATIENCE
-    while len(bucket.find(folder)) < objects:
-        assert stopped.poll() is None, "ended before it was stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.killpg(stopped.pid, signal.SIGKILL)
-    stopped.wait()
-    return set(bucket.find(folder))
-
-
-def modified(bucket: Any, folder: str) -> dict[str, Any]:
-    """When each object was written."""
-    return {name: found["LastModified"] for name, found in bucket.find(folder, detail=True).items()}
+    assert objects_in(bucket, folder) == {}
 
 
 def test_prepared_and_cleaned_text_is_that_of_files(
@@ -127,14 +126,13 @@ def test_prepared_and_cleaned_text_is_that_of_files(
     # Killed at three moments of its upload, `prepare` leaves nothing that looks finished, and goes on.
     seen: dict[str, Any] = {}
     for objects in (1, 4, 9):
-        there = killed(bucket, "corpus/out", objects, prepare)
-        assert "corpus/out/p/prepared.json" not in there
-        written = modified(bucket, "corpus/out")
+        written = killed(bucket, "corpus/out", objects, prepare)
+        assert "corpus/out/p/prepared.json" not in written
         assert {name: written[name] for name in seen} == seen
         seen = {name: when for name, when in written.items() if not name.endswith("uploading.json")}
     assert len(seen) >= 8
     subprocess.run(prepare, check=True, timeout=PATIENCE)
-    written = modified(bucket, "corpus/out")
+    written = objects_in(bucket, "corpus/out")
     assert {name: written[name] for name in seen} == seen
     assert "corpus/out/p/uploading.json" not in written
     expected = data_digests(tmp_path / "out" / "p")
@@ -152,13 +150,12 @@ def test_prepared_and_cleaned_text_is_that_of_files(
     monkeypatch.setenv("MULTIHEAD_STORES", str(tmp_path / "stores"))
     seen = {}
     for objects in (1, 2, 3):
-        there = killed(bucket, "corpus/clean", objects, clean)
-        assert "corpus/clean/train.tsv" not in there
-        written = modified(bucket, "corpus/clean")
+        written = killed(bucket, "corpus/clean", objects, clean)
+        assert "corpus/clean/train.tsv" not in written
         assert {name: written[name] for name in seen} == seen
         seen = {name: when for name, when in written.items() if not name.endswith("uploading.json")}
     subprocess.run(clean, check=True, timeout=PATIENCE)
-    written = modified(bucket, "corpus/clean")
+    written = objects_in(bucket, "corpus/clean")
     assert {name: written[name] for name in seen} == seen
     names = ["train.tsv", "train.tsv.removed.tsv", "train.tsv.report.html"]
     assert sorted(written) == [f"corpus/clean/{name}" for name in names]
