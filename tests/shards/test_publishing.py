@@ -14,7 +14,7 @@ from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import shards
 from multihead.preparing.prepare import prepare
-from multihead.preparing.prepared import data_digests, folder_here, use_folder
+from multihead.preparing.prepared import data_digests, folder_here, open_training_text, use_folder
 from multihead.shards.publishing import MARKER, VARIABLE, check_places, publish
 from multihead.urls import url_of
 
@@ -154,6 +154,12 @@ def test_prepared_text_is_uploaded_and_read_from_a_copy(
     assert data_digests(copy) == expected
     assert (copy / "data" / "valid.target.txt").stat().st_ino == inode
     assert len(lines) == 1
+
+    # A run that has begun with it does not need the store.
+    with monkeypatch.context() as patched:
+        patched.setattr("multihead.preparing.remote.storage", None)
+        assert open_training_text(tmp_path, opened.config, None).config == opened.config
+        assert open_training_text(tmp_path, opened.config, Path(url)).config == opened.config
 
     # The same command says that it is there; other settings are refused; what is damaged there is named.
     assert _prepare(text, url)[-1].startswith("memory://out/prepared: is prepared, with")

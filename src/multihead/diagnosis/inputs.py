@@ -194,7 +194,8 @@ def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     inputs = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
         return replace(_with_bundle(inputs, load_bundle(folder), trained=True), network=config.model)
-    data = folder if config.data.prepared is None else folder_here(Path(config.data.prepared.path))
+    prepared = config.data.prepared
+    data = folder if prepared is None else folder_here(Path(prepared.path), digest=prepared.sha256)
     return replace(inputs, tokenizers=_load_tokenizers(data))
 
 

@@ -209,8 +209,13 @@ def _parse(opened: OpenFolder) -> Manifest:
     return parse(opened, PREPARED, Manifest, "install that")
 
 
-def folder_here(place: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+def folder_here(place: Path, say: Callable[[str], None] = lambda _: None, digest: str | None = None) -> Path:
     """A folder on this machine: the same, or a copy of one at a URL, which `preparing.remote` makes.
+
+    Args:
+        place: the folder, or a URL.
+        say: called with each line of output while it is copied.
+        digest: the SHA-256 of its ``prepared.json``, if it is known.
 
     Raises:
         FormatError: nothing was prepared at the URL.
@@ -220,7 +225,7 @@ def folder_here(place: Path, say: Callable[[str], None] = lambda _: None) -> Pat
         return place
     from multihead.preparing.remote import local_copy
 
-    return local_copy(url.rstrip("/"), say)
+    return local_copy(url.rstrip("/"), say, digest)
 
 
 def use_folder(place: Path, choices: Choices, say: Callable[[str], None] = lambda _: None) -> PreparedText:
@@ -257,7 +262,7 @@ def open_training_text(run: Path, config: DataConfig, moved: Path | None) -> Pre
     """
     if config.prepared is None:
         return open_prepared(run, config)
-    folder = folder_here(moved or Path(config.prepared.path))
+    folder = folder_here(moved or Path(config.prepared.path), digest=config.prepared.sha256)
     read_manifest(folder)  # says what is missing where nothing is
     with _open_folder(folder) as opened:
         if opened.verify(PREPARED) != config.prepared.sha256:

@@ -77,26 +77,37 @@ def prepare_at(
         return _copied(url, place, (work / PREPARED).read_bytes(), say)
 
 
-def local_copy(url: str, say: Callable[[str], None] = lambda _: None) -> Path:
+def local_copy(url: str, say: Callable[[str], None], digest: str | None) -> Path:
     """The folder of a copy, on this machine, of prepared text at a URL; one process copies it, others wait for it.
+
+    Args:
+        url: where the text is.
+        say: called with each line of output.
+        digest: the SHA-256 of its ``prepared.json``, if it is known: where a copy is, the store is not asked then.
 
     Raises:
         FormatError: nothing was prepared there, or it is damaged.
         SurroundingsError: the store cannot be reached, or the copy cannot be written.
     """
+    place = place_of(url)
+    if digest is not None and (known := _named(place, digest) / PREPARED).exists():
+        return known.parent
     content = storage.read(f"{url}/{PREPARED}")
     if content is None:
         raise FormatError(
             f"{url}: nothing was prepared there to the end; give as --data what `multihead prepare --output` made"
         )
-    place = place_of(url)
     with _turn(place):
         return _copied(url, place, content, say)
 
 
+def _named(place: Path, digest: str) -> Path:
+    return place / digest[:16]
+
+
 def _copied(url: str, place: Path, content: bytes, say: Callable[[str], None]) -> Path:
     """The copy of the text with this ``prepared.json``; what was made here becomes it."""
-    work, folder = place / "making", place / hashlib.sha256(content).hexdigest()[:16]
+    work, folder = place / "making", _named(place, hashlib.sha256(content).hexdigest())
     if (folder / PREPARED).exists():
         return folder
     with write_errors(folder):

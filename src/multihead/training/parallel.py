@@ -22,13 +22,17 @@ How gradients become sums is a choice (`choose_combination`); the updates are th
     sharded      as replicated, and each process keeps 1/N of weights, gradients and optimizer state, by PyTorch's
                  fully_shard: `training.sharded`
 
-The sum is here because of what the documentation of PyTorch says about the other two:
+The sum is here because of what the documentation of PyTorch (2.13) says about the other two:
 
-* `DistributedDataParallel.join`: training hangs or fails with "uneven inputs across participating processes". Here a
-  process may have no rows at all, or several pieces where another one has one.
-* `DistributedDataParallel`, `fully_shard`: the backward pass waits for the gradients of all processes. One that runs
-  out of memory in its middle can no longer tell the others, and all of them repeat the batch in pieces only if it can.
-* Both overlap the sum with computation on a GPU. The processors of a machine without GPUs have no time to hide it in.
+* `DistributedDataParallel.join`: it prevents "hangs or errors that would otherwise happen when training with uneven
+  inputs across processes". Here a process may have no rows at all, or several pieces where another one has one.
+* `DistributedDataParallel`, a warning: "Constructor, forward method, and differentiation of the output [...] are
+  distributed synchronization points"; `fully_shard`, a note: "If forward() or backward() raises, FSDP's per-iteration
+  state [...] is left in an undefined condition". So a process that runs out of memory in its backward pass can no
+  longer tell the others, and all of them repeat the batch in pieces only if it can.
+* `DistributedDataParallel`, `bucket_cap_mb`: the sum of a bucket "can potentially overlap with backward computation";
+  `fully_shard`: groups allow "communication/computation overlap". The processors of a machine without GPUs have no time
+  to hide it in.
 
 Exchanges of values, faults and decisions are not a part of either, and are the same for all three.
 """
