@@ -326,6 +326,7 @@ class EngineCase:
         engines = [Engine(model, self.precision, self.shortlist) for model in self.models]
         found: dict[int, Any] = {}
         engine: CompiledSearch = engines[0]
+        engines[0].packed.library.decoding_large(0)  # a second thread helps with the last sentence, however small it is
         if len(engines) > 1:
             engine = EngineEnsemble(engines, self.mean, self.weights)
         if drafted and self.draft is not None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
-_FILES = ("decoding.cpp", "next_symbols.h", "network.h", "products.h", "operands.h", "tiles.h")
+_FILES = ("decoding.cpp", "next_symbols.h", "network.h", "helper.h", "products.h", "operands.h", "tiles.h")
 _SIGNATURES = {
     "decoding_model": "ppp:p",
     "decoding_model_free": "p",
@@ -49,6 +49,7 @@ _SIGNATURES = {
     "decoding_run": "pd:l",
     "decoding_seconds": "pp",
     "decoding_matrix_unit": "l:l",
+    "decoding_large": "l:l",
     "decoding_next": "pp:l",
     "decoding_take": "pppppp",
 }

@@ -10,8 +10,9 @@
 // counts if it is what they choose. So the result is the same, to the last bit, and the weights are read less often.
 //
 // The interface is plain C functions on raw pointers, as in kernels.cpp. Each thread has a batch of its own; the
-// weights are shared. Small products gain more from this than from being split among threads. The result for a
-// sentence does not depend on other sentences or on the number of threads, to the last bit.
+// weights are shared. Small products gain more from this than from being split among threads. When one sentence is left,
+// a second thread helps with its larger products (helper.h). The result for a sentence does not depend on other sentences
+// or on the number of threads, to the last bit.
 
 #include <atomic>
 #include <chrono>
@@ -244,10 +245,33 @@ struct Worker {
         return unit ? 2 * DEEP : 4 * ROWS;
     }
 
+#ifdef _OPENMP
+    // As the next function, of one model, on two threads: first all logits, then the best of each row.
+    void project(const Columns &of, i64 begin, i64 end, Helper &helper) {
+        const i64 panels = of.count() / PANEL, rows = end - begin, stride = panels * PANEL;
+        const i64 some = std::max(TILE, panels / Helper::MOST_PARTS + 1);
+        float *y = logits.get<float>(rows * stride);
+        helper.share((panels + some - 1) / some, [&](i64 part) {
+            const i64 first = part * some, last = std::min(first + some, panels);
+            product(*of.weights[0], runners[0].scratch.rows, begin, end, first, last, y + first * PANEL, stride, SET);
+        });
+        helper.share(rows, [&](i64 row) {
+            for (i64 at = 0; at < stride; at += TILE * PANEL)
+                next[begin + row].see(y + row * stride + at, at, std::min(TILE * PANEL, stride - at), of);
+        });
+    }
+#endif
+
     // Logits of some columns for rows begin ... end - 1, a tile of columns for some rows at a time; of several models
     // their weighted mean.
     void project(const Columns &of, i64 begin, i64 end) {
         const i64 panels = of.count() / PANEL, stride = TILE * PANEL, together = rows_together();
+#ifdef _OPENMP
+        Helper *helper = runners.size() == 1 ? runners[0].helper : nullptr;
+        const Weights &weights = *of.weights[0];
+        if (helper && end - begin <= together && panels * PANEL * weights.depth * 4 * (end - begin) >= shared())
+            return project(of, begin, end, *helper);
+#endif
         float *y = logits.get<float>((runners.size() > 1 ? 2 : 1) * together * stride);  // [together][stride]
         for (i64 panel = 0; panel < panels; panel += TILE) {
             const i64 last = std::min(panel + TILE, panels), count = (last - panel) * PANEL;
@@ -535,6 +559,11 @@ struct Worker {
         search.left--;
     }
 
+    void take_help(Helper *helper) {
+        for (Runner &runner : runners) runner.helper = helper;
+        if (drafter) drafter->helper = helper;
+    }
+
     void run(std::chrono::steady_clock::time_point until) {
         do {
             fill();
@@ -549,6 +578,7 @@ Search::~Search() = default;
 struct Reader {  // reads the tensors of a model in the order of engine/weights.py
     const std::function<const float *()> &take;  // the next one
     const Sizes &s;
+    Pages &pages;
     float eps;
     void norm(Norm &n, i64 width) {
         const float *gain = take(), *shift = take();
@@ -558,7 +588,7 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
     }
     void weights(Weights &w, i64 out, i64 in, float fill = 0.f) {
         const float *matrix = take(), *bias = take();
-        w.prepack((int)s.kind, matrix, bias, out, in, fill);
+        w.prepack(pages, (int)s.kind, matrix, bias, out, in, fill);
     }
     // distances: with vectors. own: of the layer's self-attention, the only norm of a parallel layer.
     void attention(Attention &a, bool cross, i64 distances, const Norm *own = nullptr) {
@@ -627,7 +657,7 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
     auto m = std::make_unique<Model>();
     memcpy(&m->sizes, sizes, sizeof(Sizes));
     m->scale = scales[0], m->output_scale = scales[1];
-    Reader reader{take, m->sizes, scales[2]};
+    Reader reader{take, m->sizes, m->pages, scales[2]};
     for (Embedding *e : {&m->source, &m->target}) {
         e->table = reader.take();
         if (m->sizes.embedding_norm) reader.norm(e->norm, m->sizes.width);
@@ -822,6 +852,11 @@ extern "C" i64 decoding_matrix_unit(i64 wanted) {
     return tiles::used();
 }
 
+#ifndef __wasm__
+// Sets the bytes of a model's weights from which on a second thread helps to translate one sentence; returns those before.
+extern "C" i64 decoding_large(i64 bytes) { return large.exchange(bytes); }
+#endif
+
 // Number of tokens of the most probable live hypothesis of a sentence, or -1 if the sentence waits or is done. Writes
 // the tokens if `tokens` is not null.
 extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
@@ -851,6 +886,22 @@ extern "C" i64 decoding_run(void *search, double seconds) {
     const auto work = [&](i64 w) {
         if (!fits([&] { s.workers[w]->run(until); })) full = true;
     };
+#ifdef _OPENMP
+    const bool gains = std::any_of(s.members.begin(), s.members.end(),
+                                   [](const Member &one) { return (i64)one.model.pages.taken >= large; });
+    if (gains && s.left == 1 && s.set.workers > 1) {  // two threads for one sentence
+        const i64 its = std::max<i64>(0, busy - 1);
+        Helper helper;
+        s.workers[its]->take_help(&helper);
+#pragma omp parallel num_threads(2)
+        {
+            if (omp_get_thread_num() == 0) work(its), helper.end();
+            else helper.serve();
+        }
+        s.workers[its]->take_help(nullptr);
+        return full ? -1 : (i64)s.left;
+    }
+#endif
     if (team <= 1) {
         work(0);
         return full ? -1 : (i64)s.left;

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <memory>
+#include "helper.h"
 #include "products.h"
 
 namespace network {
@@ -164,6 +165,7 @@ struct Positions {
 
 struct Model {
     Sizes sizes;
+    Pages pages;
     float scale, output_scale;
     Embedding source, target;
     std::vector<EncoderLayer> encoder;
@@ -228,9 +230,25 @@ struct Runner {
     const Positions &sources, &targets;
     Scratch scratch;
     i64 stride;
+    Helper *helper = nullptr;
 
     Runner(const Model &model, const Positions &sources, const Positions &targets)
         : model(model), s(model.sizes), sources(sources), targets(targets), stride(round_up(model.sizes.width)) {}
+
+    // scratch.rows by weights. y: [rows][step].
+    void multiply(const Weights &w, i64 rows, float *y, i64 step, int mode = SET) const {
+#ifdef _OPENMP
+        const i64 bytes = w.depth * PANEL * 4;  // of a panel
+        if (helper && bytes * w.panels * rows >= shared()) {
+            const i64 some = std::max<i64>({1, shared() / 8 / (bytes * rows), w.panels / Helper::MOST_PARTS + 1});
+            return helper->share((w.panels + some - 1) / some, [&](i64 part) {
+                const i64 first = part * some, last = std::min(first + some, w.panels);
+                product(w, scratch.rows, 0, rows, first, last, y + first * PANEL, step, mode);
+            });
+        }
+#endif
+        product(w, scratch.rows, rows, y, step, mode);
+    }
 
     // Loads x [rows, width], rows `step` apart, into scratch.rows for a product; normalizes them if a norm is given.
     void load_rows(const float *x, i64 rows, i64 width, i64 step, const Norm *norm) {
@@ -261,7 +279,7 @@ struct Runner {
         const i64 step = round_up(s.inner);
         float *h = scratch.wide.get<float>(rows * step);
         if (s.activation < GATED_RECTIFIER) {
-            product(f.expand, scratch.rows, rows, h, step, s.activation == RECTIFIER ? RELU : SET);
+            multiply(f.expand, rows, h, step, s.activation == RECTIFIER ? RELU : SET);
             if (s.activation == GELU)
                 for (i64 i = 0; i < rows * step; i++) h[i] = 0.5f * h[i] * (1.f + std::erf(h[i] * 0.70710678f));
             if (s.activation == SWISH)
@@ -269,8 +287,8 @@ struct Runner {
             if (s.activation == TANH_GELU) gelu_by_tanh(h, rows * step);
         } else {
             float *g = scratch.gates.get<float>(rows * step);
-            product(f.expand, scratch.rows, rows, h, step);
-            product(f.gate, scratch.rows, rows, g, step, s.activation == GATED_RECTIFIER ? RELU : SET);
+            multiply(f.expand, rows, h, step);
+            multiply(f.gate, rows, g, step, s.activation == GATED_RECTIFIER ? RELU : SET);
             if (s.activation == GATED_TANH_GELU) gelu_by_tanh(g, rows * step);
             if (s.activation == GATED_GELU)
                 for (i64 i = 0; i < rows * step; i++) g[i] *= 0.5f * (1.f + std::erf(g[i] * 0.70710678f));
@@ -279,13 +297,13 @@ struct Runner {
             for (i64 i = 0; i < rows * step; i++) h[i] *= g[i];
         }
         load_rows(h, rows, s.inner, step, nullptr);
-        product(f.contract, scratch.rows, rows, x, stride, ADD);
+        multiply(f.contract, rows, x, stride, ADD);
         post_norm(x, rows, f.norm);
     }
 
     void project_heads(const Attention &a, const float *heads, float *x, i64 rows) {  // x += W^O heads, norm
         load_rows(heads, rows, s.heads * s.value, s.heads * s.value, nullptr);
-        product(a.out, scratch.rows, rows, x, stride, ADD);
+        multiply(a.out, rows, x, stride, ADD);
         post_norm(x, rows, a.norm);
     }
 
@@ -570,7 +588,7 @@ struct Runner {
             load_rows(from, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * step);
             float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
-            product(layer.own.in, scratch.rows, rows, qkv, step);
+            multiply(layer.own.in, rows, qkv, step);
             i64 first = 0;
             for (i64 length : lengths) {
                 for (i64 t = 0; t < length; t++) norm_heads(qkv + (first + t) * step, layer.own);
@@ -595,7 +613,7 @@ struct Runner {
         T *to = memory.block.get<T>(s.decoder_layers * rows * kv);
         float *wide = scratch.wide.get<float>(rows * step);
         for (const DecoderLayer &layer : model.decoder) {
-            product(layer.cross.memory, scratch.rows, rows, wide, step);
+            multiply(layer.cross.memory, rows, wide, step);
             for (i64 r = 0; r < rows; r++, to += kv) {
                 norm_heads(wide + r * step, s.kv_heads, layer.cross.key_norm);
                 store(wide + r * step, kv, to);
@@ -646,7 +664,7 @@ struct Runner {
             const float *from = entered(x, rows);
             load_rows(from, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * wide);
-            product(layer.own.in, scratch.rows, rows, qkv, wide);
+            multiply(layer.own.in, rows, qkv, wide);
             for (i64 r = 0; r < rows; r++) norm_heads(qkv + r * wide, layer.own);
             for (i64 r = 0; s.rotary && r < rows; r++) rotate(qkv + r * wide, targets, given[r].position());
             s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
@@ -654,7 +672,7 @@ struct Runner {
             project_heads(layer.own, heads, x, rows);
             load_rows(from, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
             float *q = scratch.wide.get<float>(rows * narrow);
-            product(layer.cross.in, scratch.rows, rows, q, narrow);
+            multiply(layer.cross.in, rows, q, narrow);
             for (i64 r = 0; r < rows; r++) norm_heads(q + r * narrow, s.heads, layer.cross.query_norm);
             s.kind == FLOAT32 ? cross_attention<float>(given, l, q, narrow, heads)
                               : cross_attention<uint16_t>(given, l, q, narrow, heads);

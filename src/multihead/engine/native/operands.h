@@ -3,7 +3,7 @@
 // Weights are prepacked in panels once, in float32, bfloat16 or int8.
 //
 // Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
-// words of a column or row. Weights are stored as [panel][depth][64 columns]. In int8, each column of W is rounded to
+// words of a column or row. Weights are stored as [panel][strip][depth][columns of a strip]. In int8, each column of W is rounded to
 // integers from -127 to 127, and each row of x to bytes (255 steps) when it is loaded. products.h and tiles.h
 // multiply them.
 
@@ -21,6 +21,9 @@
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
 #endif
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define MATRIX_UNIT  // Intel's AMX
@@ -47,6 +50,11 @@ typedef u32 vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
 constexpr i64 PANEL = 64;  // columns
+#ifdef BYTE_PAIRS
+constexpr i64 STRIP = 16;  // columns of a panel that lie side by side: those that several rows take at a time
+#else
+constexpr i64 STRIP = PANEL;
+#endif
 constexpr i64 DEEP = 16;   // words, and maximum number of rows, of a tile of the matrix unit
 
 static inline i64 round_up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
@@ -71,16 +79,42 @@ struct Block {
     }
     ~Block() { free(at); }
     template <class T>
-    T *get(size_t count) {
-        if (count > (size_t)-256 / sizeof(T)) out_of_memory();
-        size_t bytes = (count * sizeof(T) + 127) / 64 * 64;
+    T *get(size_t count, size_t align = 64) {
+        if (count > ((size_t)-1 - 2 * align) / sizeof(T)) out_of_memory();
+        size_t bytes = (count * sizeof(T) + align + 63) / align * align;
         if (bytes > size) {
             free(at), size = 0;
-            at = aligned_alloc(64, bytes);
+            at = aligned_alloc(align, bytes);
             if (!at) out_of_memory();
             size = bytes;
         }
         return (T *)at;
+    }
+};
+
+// Memory of the weights of a model, in large pages where the system has them: a step reads all weights, and a processor
+// does not keep the addresses of so many small pages.
+struct Pages {
+    std::vector<Block> blocks;
+    char *next = nullptr;
+    size_t left = 0, taken = 0;  // bytes
+
+    u32 *get(size_t count) {
+        const size_t bytes = (count * 4 + 63) / 64 * 64;
+#ifdef __linux__
+        const size_t page = (size_t)1 << 21, least = page << 3;  // more than one product's weights together
+#else
+        const size_t page = 64, least = 0;
+#endif
+        if (bytes > left || !next) {
+            blocks.emplace_back();
+            next = blocks.back().get<char>(std::max(bytes, least), page), left = blocks.back().size;
+#ifdef __linux__
+            madvise(next, left, MADV_HUGEPAGE);
+#endif
+        }
+        left -= bytes, taken += bytes;
+        return (u32 *)std::exchange(next, next + bytes);
     }
 };
 
@@ -133,15 +167,17 @@ static inline i64 words(int kind, i64 width) {
 struct Weights {
     int kind = FLOAT32;
     i64 in = 0, out = 0, depth = 0, panels = 0;
-    Block data;
+    const u32 *data = nullptr;
+    Block own;  // of what is not in pages
     std::vector<float> bias, scale;  // [panels * PANEL]; scale: value of one int8 step
     std::vector<int32_t> sums;       // [panels * PANEL], sum of each column's bytes
 
     // Prepacks w [out, in] with bias b [out] or null; padding columns of the last panel are 0 with `fill` as their bias.
-    void prepack(int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
+    void prepack(Pages &pages, int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
         this->kind = kind, this->in = in, this->out = out;
         depth = words(kind, in), panels = round_up(out) / PANEL;
-        u32 *to = data.get<u32>(panels * depth * PANEL);
+        u32 *to = pages.get(panels * depth * PANEL);
+        data = to;
         bias.assign(panels * PANEL, fill);
         scale.assign(panels * PANEL, 0.f);
         sums.assign(panels * PANEL, 0);
@@ -152,18 +188,23 @@ struct Weights {
             if (n < out) bias[n] = b ? b[n] : 0.f, round_column(w + n * in, column, n);
             if (n % PANEL < PANEL - 1) continue;
             for (i64 first = 0; first < depth; first += 16)  // transposed in blocks that fit the L1 cache
-                for (i64 c = 0; c < PANEL; c++)
-                    for (i64 k = first; k < std::min(first + 16, depth); k++) to[k * PANEL + c] = some[c * depth + k];
+                for (i64 c = 0; c < PANEL; c++) {
+                    u32 *place = to + at(c, 0);
+                    for (i64 k = first; k < std::min(first + 16, depth); k++) place[k * STRIP] = some[c * depth + k];
+                }
             to += depth * PANEL;
         }
     }
+
+    // Where word k of column n is; the next one is STRIP words further.
+    i64 at(i64 n, i64 k) const { return (n / STRIP * depth + k) * STRIP + n % STRIP; }
 
     // The words of every column: [out][depth].
     std::vector<u32> columns() const {
         std::vector<u32> found(out * depth);
         for (i64 n = 0; n < out; n++) {
-            const u32 *from = (const u32 *)data.at + n / PANEL * depth * PANEL + n % PANEL;
-            for (i64 k = 0; k < depth; k++) found[n * depth + k] = from[k * PANEL];
+            const u32 *from = data + at(n, 0);
+            for (i64 k = 0; k < depth; k++) found[n * depth + k] = from[k * STRIP];
         }
         return found;
     }
@@ -171,7 +212,8 @@ struct Weights {
     // Copies some columns of `from`, bit for bit; `words` is from.columns().
     void choose(const Weights &from, const std::vector<u32> &words, const i64 *some, i64 count, float fill) {
         kind = from.kind, in = from.in, out = count, depth = from.depth, panels = round_up(count) / PANEL;
-        u32 *to = data.get<u32>(panels * depth * PANEL);
+        u32 *to = own.get<u32>(panels * depth * PANEL);
+        data = to;
         bias.assign(panels * PANEL, fill);
         scale.assign(panels * PANEL, 0.f);
         sums.assign(panels * PANEL, 0);
@@ -179,8 +221,8 @@ struct Weights {
         for (i64 n = 0; n < count; n++) {
             bias[n] = from.bias[some[n]], scale[n] = from.scale[some[n]], sums[n] = from.sums[some[n]];
             const u32 *column = &words[some[n] * depth];
-            u32 *place = to + n / PANEL * depth * PANEL + n % PANEL;
-            for (i64 k = 0; k < depth; k++) place[k * PANEL] = column[k];
+            u32 *place = to + at(n, 0);
+            for (i64 k = 0; k < depth; k++) place[k * STRIP] = column[k];
         }
     }
 

@@ -115,7 +115,7 @@ static inline Sum<KIND> joined(const typename Dot<KIND>::Sums *parts) {
 template <int M>
 static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 panel, float *y, i64 stride, int mode) {
     alignas(64) int32_t sums[M * PANEL];
-    const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL;
+    const u32 *from = w.data + panel * w.depth * PANEL;
     for (i64 column = 0; column < PANEL; column += 4)
         dot_products<M, 4>((const Step *)(x.at + row * x.stride), x.stride * 2, from + column, w.depth, PANEL,
                            sums + column, PANEL);
@@ -126,24 +126,17 @@ static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 p
 }
 #endif
 
-// How many vectors of columns M rows take at a time: their sums stay in registers.
-template <int KIND, int M>
-constexpr int columns_of() {
-#ifdef BYTE_PAIRS
-    return M == 1 ? 8 : M == 2 && KIND != INT8 ? 4 : 2;
-#else
-    return VECTORS;
-#endif
-}
+constexpr i64 PART = LANES * VECTORS;
+static_assert(STRIP % PART == 0);
 
-// M rows from `row` on by some columns of a panel, from `column` on.
+// M rows from `row` on by PART columns of a panel from `column` on: M * VECTORS sums stay in registers.
 template <int KIND, int M>
 static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64 column, float *y, i64 stride,
                         int mode) {
 #ifdef __wasm__
     if constexpr (KIND == INT8) return tile_of_bytes<M>(w, x, row, panel, y, stride, mode);
 #endif
-    constexpr int COLUMNS = columns_of<KIND, M>(), REGISTERS = COLUMNS * LANES / WIDE;
+    constexpr int REGISTERS = PART / WIDE;
     typename Dot<KIND>::Sums sum[M][REGISTERS] = {};
 #ifdef BYTE_PAIRS
     if constexpr (KIND == INT8) {
@@ -160,24 +153,13 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
             for (int v = 0; v < REGISTERS; v++)
                 sum[m][v] = Dot<KIND>::ADDED * *(const ri *)&w.sums[panel * PANEL + column + v * WIDE];
     }
-    const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL + column, *left = x.at + row * x.stride;
     const i64 depth = w.depth, step = x.stride;
-    for (i64 k = 0; k < depth; k++) {
-        if constexpr (M <= 2) {
-            decltype(Dot<KIND>::left(left, k)) some[M];
-#pragma GCC unroll 8
-            for (int m = 0; m < M; m++) some[m] = Dot<KIND>::left(left + m * step, k);
-#pragma GCC unroll 8
-            for (int v = 0; v < REGISTERS; v++) {
-                const auto right = Dot<KIND>::load(from + k * PANEL + v * WIDE);
-#pragma GCC unroll 8
-                for (int m = 0; m < M; m++) sum[m][v] = Dot<KIND>::add(sum[m][v], some[m], right);
-            }
-            continue;
-        }
+    const u32 *from = w.data + w.at(panel * PANEL + column, 0), *left = x.at + row * step;
+#pragma GCC unroll 2
+    for (i64 k = 0; k < depth; k++, from += STRIP) {
         decltype(Dot<KIND>::load(from)) right[REGISTERS];
 #pragma GCC unroll 8
-        for (int v = 0; v < REGISTERS; v++) right[v] = Dot<KIND>::load(from + k * PANEL + v * WIDE);
+        for (int v = 0; v < REGISTERS; v++) right[v] = Dot<KIND>::load(from + v * WIDE);
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++) {
             const auto one = Dot<KIND>::left(left + m * step, k);
@@ -187,36 +169,30 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     }
     const i64 first = panel * PANEL + column;
 #pragma GCC unroll 8
-    for (int v = 0; v < COLUMNS; v++)
+    for (int v = 0; v < VECTORS; v++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
-            finish_sums<KIND>(joined<KIND>(sum[m] + v * (REGISTERS / COLUMNS)), w, x, row + m, first + v * LANES,
+            finish_sums<KIND>(joined<KIND>(sum[m] + v * (LANES / WIDE)), w, x, row + m, first + v * LANES,
                               y + m * stride + column + v * LANES, mode);
 }
 
-// M rows by all columns of a panel.
-template <int KIND, int M>
-static inline void whole(const Weights &w, const Rows &x, i64 row, i64 panel, float *y, i64 stride, int mode) {
-    for (i64 column = 0; column < PANEL; column += columns_of<KIND, M>() * LANES)
-        tile<KIND, M>(w, x, row, panel, column, y, stride, mode);
-}
-
-// Rows begin ... end - 1 by one panel, in groups of ROWS rows and a rest.
+// Rows begin ... end - 1 by one panel, in as few groups as can be, of almost the same size.
 template <int KIND>
 static void panel_of(const Weights &w, const Rows &x, i64 begin, i64 end, i64 panel, float *y, i64 stride, int mode) {
-    const i64 groups = (end - begin) / ROWS;
-    for (i64 column = 0; groups && column < PANEL; column += columns_of<KIND, ROWS>() * LANES)
-        for (i64 g = 0; g < groups; g++)
-            tile<KIND, ROWS>(w, x, begin + g * ROWS, panel, column, y + g * ROWS * stride, stride, mode);
-    const i64 row = begin + groups * ROWS;
-    y += groups * ROWS * stride;
-    switch (end - row) {
-        case 1: whole<KIND, 1>(w, x, row, panel, y, stride, mode); break;
-        case 2: whole<KIND, 2>(w, x, row, panel, y, stride, mode); break;
-        case 3: whole<KIND, 3>(w, x, row, panel, y, stride, mode); break;
-        case 4: whole<KIND, 4>(w, x, row, panel, y, stride, mode); break;
-        case 5: whole<KIND, 5>(w, x, row, panel, y, stride, mode); break;
-    }
+    static_assert(ROWS == 6);
+    for (i64 column = 0; column < PANEL; column += PART)
+        for (i64 row = begin, groups = (end - begin + ROWS - 1) / ROWS, some; groups; groups--, row += some) {
+            float *to = y + (row - begin) * stride;
+            some = (end - row + groups - 1) / groups;
+            switch (some) {
+                case 1: tile<KIND, 1>(w, x, row, panel, column, to, stride, mode); break;
+                case 2: tile<KIND, 2>(w, x, row, panel, column, to, stride, mode); break;
+                case 3: tile<KIND, 3>(w, x, row, panel, column, to, stride, mode); break;
+                case 4: tile<KIND, 4>(w, x, row, panel, column, to, stride, mode); break;
+                case 5: tile<KIND, 5>(w, x, row, panel, column, to, stride, mode); break;
+                case 6: tile<KIND, 6>(w, x, row, panel, column, to, stride, mode); break;
+            }
+        }
 }
 
 // Rows begin ... end - 1 of x by the columns of panels first ... last - 1. y: [end - begin][stride], from the first row

@@ -109,7 +109,7 @@ static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 fir
     const auto start = [&](i64 block) { return std::min(begin + block * rows, end - rows); };
     const auto at = [&](i64 block) { return x.at + start(block) * x.stride; };
     for (i64 panel = first; panel < last; panel++) {
-        const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL;
+        const u32 *from = w.data + panel * w.depth * PANEL;
         for (i64 block = 0; block < blocks; block += 2) {
             const i64 some = std::min<i64>(2, blocks - block);
             if (some == 1) one_block<KIND>(at(block), x.stride, from, w.depth, sums);
