@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,10 @@ def test_it_is_the_definition(
     if not takes(*inputs):
         pytest.skip("no compiled kernels here")
     exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    rounding = 2e-6 * math.sqrt(queries * width)  # sums of gradients may cancel: with a single key they are 0
     for got, want in zip(results(inputs, "long", **call), results(exact, "explicit", **call), strict=True):
         most = max(1.0, float(want.detach().abs().max()))
-        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * most)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=rounding * most)
 
 
 def test_bfloat16_is_read_and_written_in_place(compiled: Any) -> None:
