@@ -27,7 +27,7 @@ from multihead.attention.backends.sdpa import Sdpa
 from multihead.attention.backends.short import Short
 from multihead.attention.backends.varlen import Varlen
 from multihead.attention.biases import Bias
-from multihead.attention.masks import EndToEnd, Mask
+from multihead.attention.masks import Causal, EndToEnd, Mask
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
 
@@ -35,8 +35,8 @@ BackendName = Literal["auto", "explicit", "sdpa", "blockwise", "short", "long", 
 
 _EXPLICIT, _SDPA, _BLOCKWISE, _SHORT, _LONG = Explicit(), Sdpa(), Blockwise(), Short(), Long()
 
-LONG_SCORES, LONG_QUERIES = 256 * 256, 64
-"""Scores and queries of a head from which ``"long"`` is taken: below, PyTorch's kernel may be faster (measured)."""
+LONG_SCORES, LONG_QUERIES = 128 * 128, 64
+"""Scores and queries of a head from which ``"long"`` is asked: below, another kernel is faster (measured)."""
 
 _BACKENDS: dict[str, Backend] = {
     backend.name: backend
@@ -170,12 +170,15 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
         return _EXPLICIT, "the weights are wanted, and the fused kernels never have them"
     if call.soft_cap is not None:
         return _EXPLICIT, "the scores are capped, and of the fused kernels FlexAttention alone can do that"
-    if call.training and _SHORT.refuse(call) is None:
-        return _SHORT, "a short sequence is learned from on a CPU, and the mask is lengths or causal"
     if _is_end_to_end(call) and _SHORT.refuse(call) is None:
         return _SHORT, "short sequences are end to end in one row on a CPU"
+    learned = "a short sequence is learned from on a CPU, and the mask is lengths or causal"
+    if call.training and not (_is_long(call) and _is_causal(call)) and _SHORT.refuse(call) is None:
+        return _SHORT, learned
     if _is_long(call) and _LONG.refuse(call) is None and _LONG.pays(call):
         return _LONG, "a long sequence on a CPU, and each query sees one stretch of keys"
+    if call.training and _SHORT.refuse(call) is None:
+        return _SHORT, learned
     if call.mask is not None and _BLOCKWISE.pays(call):
         return _BLOCKWISE, "the mask leaves so little to see that block by block is less work"
     return _SDPA, "no weights are wanted, so the fused scaled_dot_product_attention does it"
@@ -184,6 +187,11 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
 def _is_end_to_end(call: Call) -> bool:
     """Whether sequences share a row: each would be a call of its own to any other kernel."""
     return call.mask is not None and any(isinstance(part, EndToEnd) for part in call.mask.conjuncts)
+
+
+def _is_causal(call: Call) -> bool:
+    """Whether there is a causal mask, of which ``"short"`` computes what is hidden, too."""
+    return call.mask is not None and any(isinstance(part, Causal) for part in call.mask.conjuncts)
 
 
 def _is_long(call: Call) -> bool:

@@ -18,6 +18,7 @@ from multihead.attention import (
     Causal,
     Dense,
     Document,
+    EndToEnd,
     Mask,
     Padding,
     PrefixLM,
@@ -26,9 +27,11 @@ from multihead.attention import (
     choose,
     explain,
 )
-from multihead.attention.backends.long import Stretches, long_attention, takes
+from multihead.attention.backends import long
+from multihead.attention.backends.long import MANY, Stretches, long_attention, takes
 from multihead.attention.functional import LONG_QUERIES, LONG_SCORES
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.platforms import Processor
 
 
 def heads_of(batch: int, heads: int, length: int, width: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -194,20 +197,46 @@ def test_stretches_past_the_keys_are_cut(compiled: Any) -> None:
     assert torch.equal(long_attention(query, key, value, wide), attention(query, key, value, backend="long")[0])
 
 
-def test_it_is_taken_for_long_sequences_on_a_cpu(compiled: Any) -> None:
-    def inputs(queries: int, keys: int) -> list[Tensor]:
-        return [torch.zeros(2, 2, length, 8) for length in (queries, keys, keys)]
+def test_it_is_taken_for_long_sequences_on_a_cpu(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inputs(queries: int, keys: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        return [torch.zeros(2, 2, length, 8, dtype=dtype) for length in (queries, keys, keys)]
 
-    keys = LONG_SCORES // LONG_QUERIES
-    assert choose(*inputs(LONG_QUERIES, keys), mask=Causal()).kernel == "long"
-    assert choose(*inputs(LONG_QUERIES - 1, keys + 99), mask=Causal()).kernel == "sdpa"
-    assert choose(*inputs(LONG_QUERIES, keys - 1), mask=Causal()).kernel == "sdpa"
+    def on(*features: str) -> None:
+        monkeypatch.setattr(long, "processor", lambda: Processor({}, frozenset(features)))
+
+    def taken(tensors: list[Tensor], mask: Mask | None = None) -> str:
+        return choose(*tensors, mask=mask).kernel
+
+    keys, many = LONG_SCORES // LONG_QUERIES, MANY // LONG_QUERIES
+    on("avx2")
+    assert taken(inputs(LONG_QUERIES, keys), Causal()) == "long"
+    assert taken(inputs(LONG_QUERIES - 1, many), Causal()) == "sdpa"
+    assert taken(inputs(LONG_QUERIES, keys - 1), Causal()) == "sdpa"
+    for mask in (None, Padding([many, many - 9])):
+        assert taken(inputs(LONG_QUERIES, many), mask) == "long"
+        assert taken(inputs(LONG_QUERIES, many - 1), mask) == "sdpa"
+    assert taken(inputs(300, 300, torch.bfloat16)) == "long"
+    on("avx2", "avx512f", "avx512_bf16")  # where less was measured
+    assert taken(inputs(LONG_QUERIES, many - 1), Causal()) == taken(inputs(300, 300)) == "sdpa"
+    assert taken(inputs(300, 300, torch.bfloat16), Causal()) == "sdpa"
     half = [x.requires_grad_() for x in inputs(512, 512)]
     for mask in (Padding([512, 0]), Padding(torch.tensor([512, 0]))):
         assert "long with 50% of the scores. Why: a long sequence on a CPU" in explain(*half, mask=mask)
-    assert choose(*(x.double() for x in half), mask=SlidingWindow(3)).kernel == "blockwise"
+    assert taken([x.double() for x in half], SlidingWindow(3)) == "blockwise"
     with compiled():
-        assert choose(*half, mask=Causal()).kernel == "sdpa"
+        assert taken(half, Causal()) == "sdpa"
+
+
+def test_short_sequences_are_learned_from_by_the_other_kernel_unless_they_are_causal(
+    compiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which computes what a causal mask hides."""
+    monkeypatch.setattr(long, "processor", lambda: Processor({}, frozenset({"avx2"})))
+    inputs = [torch.zeros(1, 2, 200, 8, requires_grad=True) for _ in range(3)]
+    assert choose(*inputs, mask=Causal()).kernel == choose(*inputs, mask=Causal() & Padding([90])).kernel == "long"
+    assert choose(*inputs).kernel == choose(*inputs, mask=Padding([90])).kernel == "short"
+    assert choose(*inputs, mask=Causal(), bias=ALiBi(2)).kernel == "short"
+    assert choose(*inputs, mask=Causal() & EndToEnd(torch.tensor([20] * 10), 200)).kernel == "short"
 
 
 def test_it_is_differentiable_once_and_leaves_transforms_to_others(compiled: Any) -> None:

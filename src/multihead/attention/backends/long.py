@@ -36,7 +36,7 @@ from multihead.attention.backends.call import (
     under_autocast,
 )
 from multihead.attention.biases import Bias
-from multihead.attention.masks import Full, Mask, Padding
+from multihead.attention.masks import Causal, Full, Mask, Padding
 from multihead.attention.masks.intervals import Intervals, everything
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.native import check, thread_count
@@ -54,6 +54,9 @@ from multihead.platforms import processor
 
 WIDEST = 512
 """Maximum width of a head: blocks of wider ones leave the cache."""
+
+MANY = 256 * 256
+"""Queries times keys of a head from which it is faster without a mask, too."""
 
 _HALF_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Processors with products of bfloat16, with which PyTorch's kernel is faster in that type."""
@@ -119,14 +122,18 @@ class Long(Backend):
     def pays(self, call: Call) -> bool:
         """Whether it is faster than PyTorch's kernel for a long call that it does not refuse.
 
-        In bfloat16 not where the processor has products of this type; without a mask on processors without AVX-512
-        alone, on others it has not been measured.
+        In bfloat16 not where the processor has products of this type. With AVX2 and without AVX-512, where it has been
+        measured, it is from `MANY` scores on, and with a causal mask always; elsewhere only what it leaves out counts.
         """
         features = processor().features
         wanted = torch.get_autocast_dtype("cpu") if under_autocast(call.query) else call.query.dtype
         if wanted in HALF_TYPES and _HALF_PRODUCTS & features:
             return False
-        return call.mask is not None or ("avx2" in features and "avx512f" not in features)
+        measured = "avx2" in features and "avx512f" not in features
+        if call.sizes.q_len * call.sizes.kv_len < MANY:
+            parts = () if call.mask is None else call.mask.conjuncts
+            return measured and any(isinstance(part, Causal) for part in parts)
+        return measured or call.mask is not None
 
     def plan(self, call: Call, why: str) -> LongPlan:
         dtype, why_dtype = compute_dtype(call, (torch.bfloat16,))
