@@ -10,7 +10,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "count_files.py"
 
-LIMITS = {"train": 71, "translate": 29, "attention": 9}
+LIMITS = {"train": 72, "translate": 29, "attention": 9}
 """Ten updates of a prepared corpus, one translated line, and one call of `MultiHeadAttention`."""
 
 

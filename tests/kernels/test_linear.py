@@ -247,7 +247,7 @@ def test_the_rule(facts: dict[str, str], feature: str, faster: bool) -> None:
 def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     library_for_this_processor.cache_clear()
     try:
-        for word in ("pytorch", "onednn"):
+        for word in ("pytorch", "onednn", "compiled"):
             monkeypatch.setenv(VARIABLE, word)
             assert library_for_this_processor() == word
             library_for_this_processor.cache_clear()

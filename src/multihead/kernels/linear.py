@@ -4,10 +4,11 @@
 
 On a CPU, PyTorch computes float32 products with MKL, which uses 256-bit instructions on AMD processors. Where the
 processor has 512-bit arithmetic (Zen 5), oneDNN, which is part of PyTorch, is twice as fast; elsewhere both are equally
-fast (docs/lab-notes.md). `linear` chooses by a rule about the processor, never by a measurement, so that equal runs
-stay equal bit for bit. The environment variable MULTIHEAD_LINEAR (``pytorch`` or ``onednn``) overrides it. PyTorch's
-own product is used wherever oneDNN's cannot be: on other devices and dtypes, under autocast, torch.compile and function
-transforms, and for few rows. oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of
+fast. On AMD processors without AVX-512, our own kernel (`kernels.products`) is faster than both (docs/lab-notes.md).
+`linear` chooses by a rule about the processor, never by a measurement, so that equal runs stay equal bit for bit. The
+environment variable MULTIHEAD_LINEAR (``pytorch``, ``onednn`` or ``compiled``) overrides it. PyTorch's own product is
+used wherever the other cannot be: on other devices and dtypes, under autocast, torch.compile and function transforms,
+and for few rows. oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of
 `ONEDNN_ROWS`, so that batches of many sizes need few compilations, and PyTorch computes the remaining rows.
 
     z = h W^T
@@ -36,13 +37,13 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels import soft_targets
-from multihead.kernels.native import check, thread_count
+from multihead.kernels import products, soft_targets
+from multihead.kernels.native import check, load_kernels, thread_count
 from multihead.kernels.native.tensors import TYPES, library_for, pointer
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.platforms import Processor, processor
 
-Library = Literal["pytorch", "onednn"]
+Library = Literal["pytorch", "onednn", "compiled"]
 
 VARIABLE = "MULTIHEAD_LINEAR"
 
@@ -51,6 +52,12 @@ ONEDNN_ROWS = 256
 
 MIN_PRODUCTS = 2**25
 """Minimum number of multiplications for oneDNN; fewer take less than a sixth of a millisecond."""
+
+MIN_ROWS = 64
+"""Minimum number of rows for our own kernel."""
+
+MIN_OWN_PRODUCTS = 2**21
+"""Minimum number of multiplications for our own kernel; fewer take less than a twentieth of a millisecond."""
 
 _ZEN_5 = 26
 """Processor family of the first AMD processors with 512-bit arithmetic."""
@@ -72,7 +79,7 @@ def linear(
         library: the library to use; None = :func:`library_for_this_processor`, where it supports the call.
 
     Raises:
-        ConfigurationError: ``library`` is "onednn", which does not support the call.
+        ConfigurationError: ``library`` is "onednn" or "compiled", which does not support the call.
     """
     if library is None and torch.compiler.is_compiling():  # the compiler chooses the kernel
         return F.linear(x, weight, bias)
@@ -83,6 +90,13 @@ def linear(
             raise ConfigurationError(f"library='onednn' {obstacle}: write library=None")
         if not obstacle and (library is not None or _large(x, weight)):
             return _onednn(x, weight, bias)
+    if chosen == "compiled" and (library is not None or _worth_it(x, weight)):
+        obstacle = products.obstacle(x, weight, bias)
+        if obstacle and library is not None:
+            raise ConfigurationError(f"library='compiled' {obstacle}: write library=None")
+        if not obstacle:
+            y = products.differentiable_product(x.reshape(-1, x.shape[-1]), weight, bias)
+            return y.view(*x.shape[:-1], weight.shape[0])
     return F.linear(x, weight, bias)
 
 
@@ -95,6 +109,15 @@ def weight_gradient(
     if len(g) >= ONEDNN_ROWS and g.numel() * x.shape[-1] >= MIN_PRODUCTS and not _onednn_obstacle(g, x, None):
         return _sum_over_rows(g.detach(), x.detach())
     return g.t() @ x
+
+
+def _add_weight_gradient(total: Tensor, g: Tensor, x: Tensor) -> None:
+    """Add `weight_gradient` to ``total``."""
+    own = not torch.compiler.is_compiling() and library_for_this_processor() == "compiled" and total.is_contiguous()
+    if own and not x.shape[1] % products.COLUMNS and products.obstacle(g, x, total) is None:
+        products.add_weight_gradient(g, x, total)
+    else:
+        total += weight_gradient(g, x)
 
 
 class Linear(nn.Linear):
@@ -116,7 +139,9 @@ def library_for_this_processor() -> Library:
         if requested == name:
             return name  # type: ignore[no-any-return]
     if requested:
-        raise ConfigurationError(f"{VARIABLE}={requested!r}: there are {' and '.join(get_args(Library))}")
+        raise ConfigurationError(f"{VARIABLE}={requested!r}: there are {', '.join(get_args(Library))}")
+    if _is_amd_avx2(processor()) and load_kernels().library is not None:
+        return "compiled"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return "onednn" if with_mkl and _has_onednn() and _is_zen_5(processor()) else "pytorch"
 
@@ -130,6 +155,21 @@ def _is_zen_5(processor: Processor) -> bool:
         and int(family) >= _ZEN_5
         and "avx512f" in processor.features
     )
+
+
+def _is_amd_avx2(processor: Processor) -> bool:
+    """Whether it is an AMD processor with 256-bit instructions and none of 512 bits."""
+    return (
+        processor.facts.get("vendor_id") == "AuthenticAMD"
+        and {"avx2", "fma"} <= processor.features
+        and "avx512f" not in processor.features
+    )
+
+
+def _worth_it(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product is large enough for our own kernel."""
+    rows = x.numel() // max(1, x.shape[-1])
+    return rows >= MIN_ROWS and rows * weight.numel() >= MIN_OWN_PRODUCTS
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:
@@ -342,7 +382,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     low = gradient.to(product)
                     grad_hidden[start : start + LOSS_ROWS] = linear(low, low_weight.t())  # dh = dz W
                     if grad_weight is not None:
-                        grad_weight += weight_gradient(low, piece)  # dW = dz^T h
+                        _add_weight_gradient(grad_weight, low, piece)  # dW = dz^T h
                 if grad_bias is not None:
                     grad_bias += gradient.sum(0)
         ctx.save_for_backward(

@@ -25,6 +25,7 @@ from multihead.attention import ALiBi, KeyValue, Mask, MultiHeadAttention, Relat
 from multihead.attention.biases import Bias
 from multihead.errors import ShapeError
 from multihead.kernels import pointwise
+from multihead.kernels.linear import Linear
 from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
 from multihead.models.factors import FactoredEmbedding
@@ -261,7 +262,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.kind = config.feed_forward
         self.expand = nn.Linear(config.width, config.inner, bias=config.feed_forward_bias)
-        self.contract = nn.Linear(config.inner, config.width, bias=config.feed_forward_bias)
+        self.contract = Linear(config.inner, config.width, bias=config.feed_forward_bias)
         self.dropout = Dropout(config.dropout_of("feed_forward"))
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:

@@ -459,6 +459,8 @@ _KERNELS = {
     "orthogonal": "plll" + "plfl",
     "long_attention": "ppppppp" + "ippfl",
     "long_attention_backward": "ppppppppppp" + "ippfl",
+    "linear": "pppp" + "lllil",
+    "linear_weight": "pppp" + "lllil",
 }
 THREADS = Path(__file__).with_name("threads.cpp")
 """Compiled into every library."""

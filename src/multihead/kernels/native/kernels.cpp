@@ -18,6 +18,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <vector>
@@ -662,19 +663,24 @@ typedef float vector __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
 
 // c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
-// most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
-// a_row = 1 multiplies by a transposed matrix.
+// most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Element (i, k) of a is
+// a[i * a_row + k * a_step], so that a_row = 1 multiplies by a transposed matrix.
 
-// With ADD the product is added to c.
-template <int ROWS, int COLUMNS, bool ADD = false>
+// Sums start at FROM: zero, what c holds, or the same `row` in all rows.
+enum Start { ZERO, OLD, ROW };
+
+template <int ROWS, int COLUMNS, Start FROM = ZERO>
 static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row, float *c, i64 c_row,
-                         i64 depth) {
+                         i64 depth, const float *row = nullptr) {
     constexpr int REGISTERS = COLUMNS * LANES / WIDE;
     wide sum[ROWS][REGISTERS];
 #pragma GCC unroll 6
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-        for (int n = 0; n < REGISTERS; n++) sum[i][n] = ADD ? *(const wide *)(c + i * c_row + n * WIDE) : wide{};
+        for (int n = 0; n < REGISTERS; n++)
+            sum[i][n] = FROM == OLD   ? *(const wide *)(c + i * c_row + n * WIDE)
+                        : FROM == ROW ? *(const wide *)(row + n * WIDE)
+                                      : wide{};
     for (i64 k = 0; k < depth; k++) {
         wide right[REGISTERS];
 #pragma GCC unroll 4
@@ -693,21 +699,22 @@ static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, 
 }
 
 // c [rows, COLUMNS vectors] = a b, in blocks of 6, 4, 2 and 1 rows.
-template <int COLUMNS, bool ADD = false>
+template <int COLUMNS, Start FROM = ZERO>
 static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
-                         float *c, i64 c_row) {
+                         float *c, i64 c_row, const float *row = nullptr) {
     i64 i = 0;
     for (; i + 6 <= rows; i += 6)
-        block<6, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<6, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
     if (i + 4 <= rows) {
-        block<4, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<4, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
         i += 4;
     }
     if (i + 2 <= rows) {
-        block<2, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+        block<2, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
         i += 2;
     }
-    if (i < rows) block<1, COLUMNS, ADD>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
+    if (i < rows)
+        block<1, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
 }
 
 // c [rows, columns] = a [rows, depth] b [depth, columns], with a as in block; columns are rounded up to whole
@@ -1016,11 +1023,13 @@ extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *qu
 // cache. Matrices are padded with zeros to multiples of PANEL rows and columns.
 static const i64 PANEL = STRIP * LANES, DEPTH = 256;
 
-// c [rows, PANEL] = a [rows, depth] panel [depth, PANEL]; added to c unless it is the first part of a product.
+// c [rows, PANEL] = a [rows, depth] panel [depth, PANEL]; added to c unless it is the first part of a product, which
+// starts at `row` if that is not null.
 static void times_panel(i64 rows, i64 depth, const float *a, i64 a_row, const float *panel, float *c, i64 c_row,
-                        bool first) {
-    if (first) strip<STRIP>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
-    else strip<STRIP, true>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
+                        bool first, const float *row = nullptr) {
+    if (!first) strip<STRIP, OLD>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
+    else if (row) strip<STRIP, ROW>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row, row);
+    else strip<STRIP>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
 }
 
 // c [rows, rows] = x x^T for x [rows, depth]. What is below the diagonal is computed, and copied to what is above.
@@ -1092,6 +1101,142 @@ extern "C" int orthogonal(float *stack, i64 count, i64 rows, i64 columns, const 
                     y = before;
                 }
                 store_rows(x, n, rows, columns, 1.f, matrix, columns);
+            }
+        } catch (const std::exception &) {
+            failures.any = true;
+        }
+        failures.end_of_region();
+    });
+}
+
+// ------------------------------------------------------------------------------------------------------ linear maps
+
+// Rows that are computed before the next panel: they stay in the second cache, as the panels of GROUP columns do.
+static const i64 TALL = 252, GROUP = 512;
+
+// Memory that is not set to zero.
+struct Room {
+    std::unique_ptr<float[]> room;
+    explicit Room(i64 size) : room(new float[(size_t)size]) {}
+    float *data() const { return room.get(); }
+};
+
+// The panel of columns [n, n + PANEL) and rows [k, k + part) of w^T for w [out, in]; or of w [in, out] if it is `turned`.
+static void pack_panel(const float *w, i64 in, i64 out, int turned, i64 k, i64 part, i64 n, float *panel) {
+    i64 there = out - n < PANEL ? out - n : PANEL;
+    if (there == PANEL && turned) {
+        for (i64 i = 0; i < part; i++)
+            for (i64 f = 0; f < PANEL; f++) panel[i * PANEL + f] = w[(k + i) * out + n + f];
+    } else if (there == PANEL && part % LANES == 0) {
+        transpose(w + n * in + k, in, PANEL, part, panel, PANEL, PANEL);
+    } else {
+        for (i64 i = 0; i < part; i++)
+            for (i64 f = 0; f < PANEL; f++)
+                panel[i * PANEL + f] = f >= there ? 0.f : turned ? w[(k + i) * out + n + f] : w[(n + f) * in + k + i];
+    }
+}
+
+// y = x w^T + bias for x [rows, in] and w [out, in]; with a `turned` w [in, out] y = x w + bias. bias may be null. Each
+// row's sums are in the same order whatever the number of rows and threads.
+extern "C" int linear(const float *x, const float *w, const float *bias, float *y, i64 rows, i64 in, i64 out, int turned,
+                      i64 threads) {
+    return status_of([&] {
+        const i64 panels = (out + PANEL - 1) / PANEL;
+        Failures failures;
+#pragma omp parallel num_threads(thread_count(rows * out, threads))
+        try {
+            Room packed(DEPTH * GROUP), edge(TALL * PANEL), starts(bias ? panels * PANEL : 0);
+            if (bias)
+                for (i64 f = 0; f < panels * PANEL; f++) starts.data()[f] = f < out ? bias[f] : 0.f;
+            // The threads divide the columns, or the rows if there are few columns.
+            i64 first = 0, last = panels, top = 0, bottom = rows;
+            if (panels >= 4 * omp_get_num_threads()) thread_rows(panels, first, last);
+            else thread_rows(rows, top, bottom);
+            for (i64 group = first; group < last; group += GROUP / PANEL) {
+                i64 stop = group + GROUP / PANEL < last ? group + GROUP / PANEL : last;
+                for (i64 k = 0; k < in; k += DEPTH) {
+                    i64 part = in - k < DEPTH ? in - k : DEPTH;
+                    for (i64 p = group; p < stop; p++)
+                        pack_panel(w, in, out, turned, k, part, p * PANEL, packed.data() + (p - group) * DEPTH * PANEL);
+                    for (i64 t = top; t < bottom; t += TALL) {
+                        i64 tall = bottom - t < TALL ? bottom - t : TALL;
+                        for (i64 p = group; p < stop; p++) {
+                            const float *panel = packed.data() + (p - group) * DEPTH * PANEL;
+                            i64 n = p * PANEL, there = out - n < PANEL ? out - n : PANEL;
+                            float *to = y + t * out + n;
+                            const float *start = bias ? starts.data() + n : nullptr;
+                            if (there == PANEL) {
+                                times_panel(tall, part, x + t * in + k, in, panel, to, out, k == 0, start);
+                                continue;
+                            }
+                            start = k ? nullptr : start;
+                            times_panel(tall, part, x + t * in + k, in, panel, edge.data(), PANEL, true, start);
+                            for (i64 i = 0; i < tall; i++)
+                                for (i64 f = 0; f < there; f++) {
+                                    float value = edge.data()[i * PANEL + f];
+                                    to[i * out + f] = k ? to[i * out + f] + value : value;
+                                }
+                        }
+                    }
+                }
+            }
+        } catch (const std::exception &) {
+            failures.any = true;
+        }
+        failures.end_of_region();
+    });
+}
+
+// The six columns of g from `column` on, of rows [k, k + part), next to each other; zeros beyond the last column. Eight
+// numbers are copied at once, so two more than six of the last row are written.
+static void pack_six(const float *g, i64 out, i64 k, i64 part, i64 column, float *to) {
+    typedef float eight __attribute__((vector_size(32), aligned(4)));
+    const float *from = g + k * out + column;
+    i64 there = out - column < 6 ? out - column : 6;
+    if (out - column >= 8)
+        for (i64 i = 0; i < part; i++) *(eight *)(to + i * 6) = *(const eight *)(from + i * out);
+    else
+        for (i64 i = 0; i < part; i++)
+            for (i64 f = 0; f < 6; f++) to[i * 6 + f] = f < there ? from[i * out + f] : 0.f;
+}
+
+// dw [out, in] = g^T x for g [rows, out] and x [rows, in], where PANEL divides `in`; added to dw if `add`. db [out], the
+// sum of g's rows, may be null.
+extern "C" int linear_weight(const float *g, const float *x, float *dw, float *db, i64 rows, i64 in, i64 out, int add,
+                             i64 threads) {
+    return status_of([&] {
+        const i64 wide = GROUP / 6;  // sixes of a group
+        Failures failures;
+#pragma omp parallel num_threads(thread_count(rows * out, threads))
+        try {
+            Room packed(DEPTH * wide * 6 + 2), panel(DEPTH * PANEL);
+            i64 first, last;
+            thread_rows((out + 5) / 6, first, last);
+            for (i64 group = first; group < last; group += wide) {
+                i64 stop = group + wide < last ? group + wide : last;
+                i64 end = stop * 6 < out ? stop * 6 : out;
+                if (db)
+                    for (i64 f = group * 6; f < end; f++) db[f] = 0;
+                for (i64 k = 0; k < rows; k += DEPTH) {
+                    i64 part = rows - k < DEPTH ? rows - k : DEPTH;
+                    for (i64 s = group; s < stop; s++)
+                        pack_six(g, out, k, part, s * 6, packed.data() + (s - group) * DEPTH * 6);
+                    if (db)
+                        for (i64 i = k; i < k + part; i++)
+                            for (i64 f = group * 6; f < end; f++) db[f] += g[i * out + f];
+                    for (i64 n = 0; n < in; n += PANEL) {
+                        pack_panel(x, rows, in, 1, k, part, n, panel.data());
+                        for (i64 s = group; s < stop; s++) {
+                            const float *left = packed.data() + (s - group) * DEPTH * 6;
+                            float *to = dw + s * 6 * in + n;
+                            i64 tall = out - s * 6 < 6 ? out - s * 6 : 6;
+                            if (k || add) strip<STRIP, OLD>(tall, part, left, 1, 6, panel.data(), PANEL, to, in);
+                            else strip<STRIP>(tall, part, left, 1, 6, panel.data(), PANEL, to, in);
+                        }
+                    }
+                }
+                if (rows == 0 && !add)
+                    for (i64 i = group * 6 * in; i < end * in; i++) dw[i] = 0;
             }
         } catch (const std::exception &) {
             failures.any = true;

@@ -1,0 +1,127 @@
+"""Products of linear maps by our compiled kernel, in float32 on the CPU.
+
+    y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
+
+On AMD processors without AVX-512 the kernel is faster than MKL at the sizes of translators (docs/lab-notes.md): it
+keeps panels of 16 columns in the first cache, packs nothing but them, adds the bias before the product and sums the
+rows of g while they are packed. A row of y does not depend on how many other rows there are. `kernels.linear` decides
+when it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from multihead.kernels.native import check, thread_count
+from multihead.kernels.native.tensors import library_for, pointer
+
+COLUMNS = 64
+"""The number of input features must be a multiple of this where the gradient of the weight is wanted."""
+
+
+def obstacle(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """Why the kernel does not support this linear map; None if it does."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors):
+        return f"takes float32 tensors on a CPU, not {x.dtype} on {x.device.type}"
+    if torch.is_autocast_enabled("cpu"):
+        return "computes in float32, and autocast asks for another type"
+    if torch.is_grad_enabled() and weight.requires_grad and weight.shape[1] % COLUMNS:
+        return f"trains weights for a multiple of {COLUMNS} input features, not {weight.shape[1]}"
+    if library_for(*tensors) is None:
+        return "needs the compiled kernels and plain tensors"
+    return None
+
+
+def product(
+    x: Float[Tensor, "rows in_features"],
+    weight: Float[Tensor, "out in_features"],
+    bias: Float[Tensor, " out"] | None = None,
+) -> Float[Tensor, "rows out"]:
+    """``x weight^T + bias``, where `obstacle` is None; a transposed weight is not copied. Not differentiable."""
+    library = library_for(x, weight, bias)
+    assert library is not None
+    (rows, in_features), out = x.shape, weight.shape[0]
+    turned = not weight.is_contiguous() and weight.t().is_contiguous()
+    x, weight = x.detach().contiguous(), weight.detach()
+    weight = weight.t() if turned else weight.contiguous()
+    y, full = x.new_empty(rows, out), torch.float32
+    bias = None if bias is None else bias.detach().contiguous()
+    status = library.linear(
+        *(pointer(x, rows * in_features, full), pointer(weight, out * in_features, full), pointer(bias, out, full)),
+        *(pointer(y, rows * out, full), rows, in_features, out, turned, thread_count()),
+    )
+    check(status)
+    return y
+
+
+def add_weight_gradient(
+    g: Float[Tensor, "rows out"],
+    x: Float[Tensor, "rows in_features"],
+    into: Float[Tensor, "out in_features"] | None = None,
+    *,
+    with_bias: bool = False,
+) -> tuple[Float[Tensor, "out in_features"], Float[Tensor, " out"] | None]:
+    """``g^T x``, added to ``into`` if that is given, and on request the sum of g's rows.
+
+    The number of input features is a multiple of `COLUMNS`. Not differentiable.
+    """
+    library = library_for(g, x, into)
+    assert library is not None
+    (rows, out), in_features, full = g.shape, x.shape[1], torch.float32
+    assert in_features % COLUMNS == 0
+    g, x = g.detach().contiguous(), x.detach().contiguous()
+    total = x.new_empty(out, in_features) if into is None else into
+    sums = x.new_empty(out) if with_bias else None
+    status = library.linear_weight(
+        *(pointer(g, rows * out, full), pointer(x, rows * in_features, full)),
+        *(pointer(total, out * in_features, full), pointer(sums, out, full)),
+        *(rows, in_features, out, into is not None, thread_count()),
+    )
+    check(status)
+    return total, sums
+
+
+class _Linear(torch.autograd.Function):
+    """Each of the three products by the kernel; PyTorch computes gradients that are differentiated again."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return product(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (g,) = gradients
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        create_graph = torch.is_grad_enabled()
+        grad_x = grad_weight = grad_bias = None
+        # `backward` may be called under autocast even if the forward pass was not.
+        with torch.autocast("cpu", enabled=False):
+            if create_graph or library_for(g) is None:
+                grad_x = g @ weight if wants_x else None
+                grad_weight = g.t() @ x if wants_weight else None
+                return grad_x, grad_weight, g.sum(0) if wants_bias else None
+            if wants_x:
+                grad_x = product(g, weight.t())
+            if wants_weight:
+                grad_weight, grad_bias = add_weight_gradient(g, x, with_bias=wants_bias)
+            elif wants_bias:
+                grad_bias = g.sum(0)
+        return grad_x, grad_weight, grad_bias
+
+
+def differentiable_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`product`, differentiable any number of times."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return y
+    return product(x, weight, bias)

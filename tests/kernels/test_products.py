@@ -1,0 +1,134 @@
+"""The compiled linear map equals float64, row by row, including second derivatives; where it is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from multihead.errors import ConfigurationError
+from multihead.kernels import linear as module
+from multihead.kernels import products
+from multihead.kernels.linear import VARIABLE, library_for_this_processor, linear, linear_cross_entropy
+from multihead.kernels.native import load_kernels
+from multihead.platforms import Processor
+
+pytestmark = pytest.mark.skipif(load_kernels().library is None, reason="there are no compiled kernels here")
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
+    torch.manual_seed(len(shapes))
+    return [torch.randn(shape) for shape in shapes]
+
+
+def gradients(given: list[Tensor], **library: str) -> list[Tensor]:
+    """Output and gradients of a loss that is not symmetric in its outputs."""
+    leaves = [tensor.detach().requires_grad_() for tensor in given]
+    y = linear(*leaves, **library)
+    (y * torch.arange(y.numel()).view_as(y).cos()).sum().backward()
+    return [y.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_close(found: list[Tensor], exact: list[Tensor]) -> None:
+    for ours, reference in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours.double(), reference, rtol=0, atol=3e-6 * float(reference.abs().max()) + 1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 300, 515])
+@pytest.mark.parametrize(("width", "out"), [(64, 5), (64, 1100), (320, 16), (576, 37)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_equals_float64_forwards_and_backwards(rows: int, width: int, out: int, with_bias: bool) -> None:
+    given = tensors((rows, width), (out, width), *([(out,)] if with_bias else []))
+    assert_close(gradients(given, library="compiled"), gradients([tensor.double() for tensor in given]))
+
+
+def test_any_axes_and_strides() -> None:
+    wide, weight, bias = tensors((3, 40, 128), (24, 64), (24,))
+    given = [wide[:, ::2, 64:], weight, bias]
+    assert_close(gradients(given, library="compiled"), gradients([tensor.double() for tensor in given]))
+    (empty,) = tensors((0, 64))
+    found = gradients([empty, weight, bias], library="compiled")
+    assert [tuple(tensor.shape) for tensor in found] == [(0, 24), (0, 64), (24, 64), (24,)]
+    assert not found[2].any()
+    assert not found[3].any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_does_not_depend_on_the_others(threads: int) -> None:
+    x, weight, bias = tensors((530, 300), (333, 300), (333,))
+    before = torch.get_num_threads()
+    whole = products.product(x, weight, bias)
+    torch.set_num_threads(threads)
+    try:
+        for first, last in ((0, 1), (5, 258), (252, 530)):
+            assert torch.equal(products.product(x[first:last], weight, bias), whole[first:last])
+        assert torch.equal(products.product(x, weight.t().contiguous().t(), bias), whole)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_gradients_are_added_to_what_is_there() -> None:
+    g, x, total = tensors((300, 10), (300, 64), (10, 64))
+    expected = total.double() + g.double().t() @ x.double()
+    found, sums = products.add_weight_gradient(g, x, total, with_bias=True)
+    assert found is total
+    assert sums is not None
+    assert_close([found, sums], [expected, g.double().sum(0)])
+
+
+def test_derivatives_of_derivatives() -> None:
+    x, weight, bias = (tensor.requires_grad_() for tensor in tensors((9, 64), (6, 64), (6,)))
+    found = []
+    for function in (lambda: linear(x, weight, bias, library="compiled"), lambda: F.linear(x, weight, bias)):
+        (first,) = torch.autograd.grad((function() / 8).pow(3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.pow(2).sum(), (x, weight, bias)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+def test_only_the_gradients_that_are_wanted() -> None:
+    x, weight, bias = tensors((70, 60), (64, 60), (64,))
+    y = linear(x, weight, bias.requires_grad_(), library="compiled")  # 60 features: the weight is not trained
+    y.sum().backward()
+    torch.testing.assert_close(bias.grad, torch.full((64,), 70.0))
+    with torch.no_grad():
+        assert not linear(x, weight, bias, library="compiled").requires_grad
+
+
+def test_asked_for_by_name_it_says_what_it_cannot_do() -> None:
+    x, weight = tensors((70, 60), (64, 60))
+    with pytest.raises(ConfigurationError, match=r"not torch\.float64 on cpu: write library=None"):
+        linear(x.double(), weight.double(), library="compiled")
+    with pytest.raises(ConfigurationError, match="multiple of 64 input features, not 60"):
+        linear(x, weight.requires_grad_(), library="compiled")
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ConfigurationError, match="autocast"):
+        linear(x, weight, library="compiled")
+
+
+def test_the_loss_by_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight = tensors((600, 64), (501, 64))
+    found = []
+    for library in ("compiled", "pytorch"):
+        monkeypatch.setenv(VARIABLE, library)
+        library_for_this_processor.cache_clear()
+        leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+        loss = linear_cross_entropy(*leaves, torch.arange(600) % 501, 0.1)
+        (loss.total / 600).backward()
+        found.append([loss.total, *(leaf.grad for leaf in leaves)])
+    library_for_this_processor.cache_clear()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "features", "own"),
+    [
+        ("AuthenticAMD", {"avx2", "fma"}, True),
+        ("AuthenticAMD", {"avx2", "fma", "avx512f"}, False),
+        ("AuthenticAMD", {"sse4_2"}, False),
+        ("GenuineIntel", {"avx2", "fma"}, False),
+    ],
+)
+def test_the_rule(vendor: str, features: set[str], own: bool) -> None:
+    assert module._is_amd_avx2(Processor({"vendor_id": vendor}, frozenset(features))) == own
