@@ -15,7 +15,7 @@ from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import shards
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import data_digests, folder_here, open_training_text, use_folder
-from multihead.shards.publishing import MARKER, VARIABLE, check_places, publish
+from multihead.shards.publishing import MARKER, PROBE, VARIABLE, check_places, publish
 from multihead.urls import url_of
 
 fsspec = pytest.importorskip("fsspec", reason='fsspec is not installed: pip install "multihead[ray]"')
@@ -186,6 +186,7 @@ def test_preparing_for_a_url_goes_on_or_begins_anew(
         _prepare(text, url, say=said.append)
     assert said[0] == "going on after 82 of 120 pairs"  # of two shards, and two pairs that are held out
     store.left = None
+    store.files.pipe(f"/out/prepared/{MARKER}", PROBE)  # of a command that was killed between its two changes
     text["source"].write_text(DE.replace("Hund", "Dackel"), encoding="utf-8")  # nothing of the former text is there
     said = _prepare(text, url)
     assert any("uploading" in line for line in said)

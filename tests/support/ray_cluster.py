@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,16 +39,25 @@ class ThreeNodes:
         self._others = [self._cluster.add_node(**sizes, wait=False) for _ in range(2)]
         self._cluster.wait_for_nodes()
 
-    def kill_node(self, workers: Iterable[int]) -> None:
-        """Kill a node that is not the head, and on which one of these processes runs."""
-        parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in workers}
-        (node, *_) = [node for node in self._others if node.all_processes["raylet"][0].process.pid in parents]
+    def kill_node(self, workers: Iterable[int]) -> list[int]:
+        """Kill a node that is not the head, and those of these processes that run on it; returns them."""
+        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in workers}
+        (node, *_) = [node for node in self._others if _raylet(node) in parents.values()]
+        killed = [pid for pid, parent in parents.items() if parent == _raylet(node)]
         self._others.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):  # it has noticed
+                os.kill(pid, signal.SIGKILL)
+        return killed
 
     def close(self) -> None:
         """Stop all nodes."""
         self._cluster.shutdown()
+
+
+def _raylet(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 @contextlib.contextmanager

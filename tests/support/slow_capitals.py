@@ -22,6 +22,7 @@ class SlowCapitals:
         seconds: that each shard takes.
         together: no shard ends before this many processes have begun one.
         bad: number of a shard that cannot be read.
+        held: shards from this number on do not end before `let_go`.
     """
 
     output: str
@@ -29,6 +30,7 @@ class SlowCapitals:
     seconds: float = 0.0
     together: int = 1
     bad: int | None = None
+    held: int | None = None
 
     def __call__(self, shard: Shard) -> tuple[int, str]:
         with self.log.open("a") as stream:
@@ -36,10 +38,19 @@ class SlowCapitals:
         if shard.number == self.bad:
             raise DataError("is not text", "input", shard.done + 1)
         time.sleep(self.seconds)
-        while len(self.processes()) < self.together:
+        waits = self.held is not None and shard.number >= self.held
+        while len(self.processes()) < self.together or (waits and not self._sign.exists()):
             time.sleep(0.05)
         content = "".join(f"{line.upper()}\n" for line in shard.read("text"))
         return shard.number, write_shard(self.output, shard.number, content.encode())
+
+    @property
+    def _sign(self) -> Path:
+        return self.log.with_name(f"{self.log.name}.go")
+
+    def let_go(self) -> None:
+        """Let the shards end that are held."""
+        self._sign.touch()
 
     def processes(self) -> set[int]:
         """The processes that have begun a shard."""

@@ -21,7 +21,7 @@ from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import atomic_file, open_lock, replace, take_lock, write_chunks, write_errors
 from multihead.sealed import MANIFEST, open_folder
 from multihead.shards import storage
-from multihead.shards.publishing import MARKER, check_places, place_of, publish
+from multihead.shards.publishing import MARKER, check_places, is_begun, place_of, publish
 from multihead.work_folder import PREPARED, locked
 
 _BLOCK = 1 << 22
@@ -62,11 +62,12 @@ def prepare_at(
             raise ConfigurationError(
                 f"{url}: holds something that is not prepared text; nothing was touched. Choose a new folder"
             )
+        begun = is_begun(marker)
         check_places((), marker)
         try:
             prepare(work)
         except DifferentTextError:
-            if names:  # a part of it is there
+            if begun:  # a part of it is there
                 raise
             shutil.rmtree(work)
             prepare(work)

@@ -26,8 +26,9 @@ VARIABLE = "MULTIHEAD_STORES"
 """The environment variable that names the folder for outputs and copies of URLs."""
 MARKER = "uploading.json"
 """Ends the name of the object that stands beside an output until it is complete."""
-_PROBE = b'{"files": {}}\n'
-_NOT_BEGUN = None, _PROBE
+PROBE = b'{"files": {}}\n'
+"""What the marker holds while `check_places` looks whether it can be written."""
+_NOT_BEGUN = None, PROBE
 _BLOCK = 1 << 22
 
 
@@ -54,6 +55,11 @@ def _stores() -> Path:
         ) from None
 
 
+def is_begun(marker: str) -> bool:
+    """Whether an upload was begun that is not complete."""
+    return storage.read(marker) not in _NOT_BEGUN
+
+
 def check_places(places: Iterable[str], marker: str) -> None:
     """Check before hours of work that their result can be uploaded: write the marker, and remove it.
 
@@ -64,10 +70,10 @@ def check_places(places: Iterable[str], marker: str) -> None:
         DataError: there is no such folder or bucket.
         SurroundingsError: nothing can be written there.
     """
-    if storage.read(marker) in _NOT_BEGUN:
+    if not is_begun(marker):
         for place in places:
             storage.check_new(place)
-        storage.write(marker, [_PROBE])
+        storage.write(marker, [PROBE])
         storage.remove_file(marker)
 
 
