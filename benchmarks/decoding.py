@@ -150,6 +150,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=15, help="symbols a translation has with random weights (15)")
     arguments.add_argument("--sentences", type=int, default=1000)
     arguments.add_argument("--single", type=int, default=100, help="how many are also translated one by one (100)")
+    arguments.add_argument("--times", type=int, default=1, help="how often; the least time of each counts (1)")
     arguments.add_argument("--only", default="", help="only contenders whose name holds this, and the first")
     chosen = arguments.parse_args()
     if chosen.threads:
@@ -174,17 +175,18 @@ def turns(contenders: list[Contender], chosen: Namespace, references: list[str] 
         for one in runs[turn % len(runs) :] + runs[: turn % len(runs)]:
             one.batch()
     for one in runs if chosen.single else ():
-        one.single = one.contender.ask(f"single {one.beam} {chosen.single}")
+        one.single = one.contender.ask(f"single {one.beam} {chosen.single} {chosen.times}")
     for one in runs:
         one.reordering = one.contender.ask(f"reordering {one.beam}")["reordering"] if one.beam > 1 else None
     rows = list(rows_of(runs, references, chosen.sentences))
     threads = describe_machine()["threads"]
     print(f"{chosen.model or chosen.size}, {threads} threads, {chosen.sentences} sentences; medians of "
           f"{chosen.rounds} turns")  # fmt: skip
-    heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "same", "reorder", "BLEU")
+    heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "p50 CPU-ms", "p99 CPU-ms", "same", "reorder", "BLEU")
     print(f"{'':40}" + "".join(f"{head:>11}" for head in heads))
     for row in rows:
-        numbers = [row["sentences_per_second"], row["per_cpu_second"], row.get("p50"), row.get("p99")]
+        single = [row.get(name) for name in ("p50", "p99", "cpu_p50", "cpu_p99")]
+        numbers = [row["sentences_per_second"], row["per_cpu_second"], *single]
         shown = "".join("          -" if number is None else f"{number:11,.1f}" for number in numbers)
         share = "          -" if row["reordering"] is None else f"{row['reordering']:11.1%}"
         bleu = "" if row["bleu"] is None else f"{row['bleu']:11.2f}"
