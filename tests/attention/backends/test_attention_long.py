@@ -22,6 +22,7 @@ from multihead.attention import (
     Mask,
     Padding,
     PrefixLM,
+    RelativeBias,
     SlidingWindow,
     attention,
     choose,
@@ -75,14 +76,23 @@ def masks(batch: int, queries: int, keys: int, seed: int) -> list[Mask | None]:
     heads=st.sampled_from([(2, 2), (4, 2), (3, 1)]),
     width=st.sampled_from([1, 8, 20, 33]),
     kind=st.integers(0, 9),
+    alibi=st.sampled_from([None, None, False, True]),
     seed=st.integers(0, 99),
 )
 def test_it_is_the_definition(
-    queries: int, more: int, fewer: bool, heads: tuple[int, int], width: int, kind: int, seed: int
+    queries: int,
+    more: int,
+    fewer: bool,
+    heads: tuple[int, int],
+    width: int,
+    kind: int,
+    alibi: bool | None,
+    seed: int,
 ) -> None:
     keys = max(1, queries - more) if fewer else queries + more
     kinds = masks(2, queries, keys, seed)
-    call = {"mask": kinds[kind % len(kinds)], "scale": 0.4}
+    bias = None if alibi is None else ALiBi(heads[0], alibi)
+    call = {"mask": kinds[kind % len(kinds)], "bias": bias, "scale": 0.4}
     inputs = (heads_of(2, heads[0], queries, width, 1), *(heads_of(2, heads[1], keys, width, n) for n in (2, 3)))
     if not takes(*inputs):
         pytest.skip("no compiled kernels here")
@@ -163,7 +173,7 @@ def test_memory_is_linear_in_the_length(compiled: Any) -> None:
         {"mask": Dense(torch.ones(300, 300, dtype=torch.bool))},
         {"mask": Causal() | SlidingWindow(3)},
         {"mask": ~Padding([3, 4])},
-        {"bias": ALiBi(2)},
+        {"bias": RelativeBias(2)},
     ],
     ids=lambda call: repr(next(iter(call.values())))[:20],
 )
@@ -187,6 +197,8 @@ def test_so_do_other_types_widths_dropout_and_weights(compiled: Any) -> None:
         attention(query, key, value, dropout_p=0.1, backend="long")
     with pytest.raises(ConfigurationError, match="ask `takes` first"):
         long_attention(query, key, value.double(), Stretches(*torch.zeros(2, 1, 300, dtype=torch.int32)))
+    with pytest.raises(ShapeError, match=r"the bias ALiBi\(3\) has 3 heads, the query 2"):
+        long_attention(query, key, value, Stretches(*torch.zeros(2, 1, 300, dtype=torch.int32)), bias=ALiBi(3))
     with pytest.raises(ShapeError, match=r"one stretch a query is needed: \(1, 300\)"):
         long_attention(query, key, value, Stretches(*torch.zeros(2, 1, 299, dtype=torch.int32)))
 
@@ -235,7 +247,8 @@ def test_short_sequences_are_learned_from_by_the_other_kernel_unless_they_are_ca
     inputs = [torch.zeros(1, 2, 200, 8, requires_grad=True) for _ in range(3)]
     assert choose(*inputs, mask=Causal()).kernel == choose(*inputs, mask=Causal() & Padding([90])).kernel == "long"
     assert choose(*inputs).kernel == choose(*inputs, mask=Padding([90])).kernel == "short"
-    assert choose(*inputs, mask=Causal(), bias=ALiBi(2)).kernel == "short"
+    assert choose(*inputs, mask=Causal(), bias=ALiBi(2)).kernel == "long"
+    assert choose(*inputs, bias=ALiBi(2)).kernel == "short"
     assert choose(*inputs, mask=Causal() & EndToEnd(torch.tensor([20] * 10), 200)).kernel == "short"
 
 

@@ -1,13 +1,14 @@
 """Our compiled kernel for long sequences on a CPU, forward and backward.
 
-    softmax(Q K^T scale) V    over the stretch of keys that each query sees
+    softmax(Q K^T scale + bias) V    over the stretch of keys that each query sees
 
 Queries and keys are computed in blocks whose scores stay in a core's cache, with the softmax on the fly, so that memory
 is linear in the length (Dao et al. 2022, "FlashAttention"). PyTorch's fused kernel does the same; of masks it knows the
 causal one and booleans. This one takes every mask that lets a query see one stretch of keys, and leaves out what no
 query sees: causal masks (with more keys than queries, too), windows, packed documents, padding on the right, and what
 ``&`` makes of them. It reads and writes float32 or bfloat16 in place and computes in float32. Results do not depend on
-the number of threads. A query without any key yields zeros, and nothing spreads from the padding.
+the number of threads. A query without any key yields zeros, and nothing spreads from the padding. The only bias that it
+takes is :class:`~multihead.attention.biases.ALiBi`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from multihead.attention.backends.call import (
     refuse_weights_and_dropout,
     under_autocast,
 )
-from multihead.attention.biases import Bias
+from multihead.attention.backends.short import slopes_of
+from multihead.attention.biases import ALiBi, Bias
 from multihead.attention.masks import Causal, Full, Mask, Padding
 from multihead.attention.masks.intervals import Intervals, everything
 from multihead.errors import ConfigurationError, ShapeError
@@ -101,8 +103,8 @@ class LongPlan(Plan):
         scale: float | None,
         dropout_p: float,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
-        assert bias is None  # or the call is refused
-        return long_attention(query, key, value, self.seen, scale=scale), None
+        assert bias is None or isinstance(bias, ALiBi)  # or the call is refused
+        return long_attention(query, key, value, self.seen, bias=bias, scale=scale), None
 
 
 class Long(Backend):
@@ -114,8 +116,8 @@ class Long(Backend):
         refusal = refuse_weights_and_dropout(call) or refuse_weights_and_cap(call)
         if refusal is None and not _accepts(call):
             refusal = (
-                "is compiled for a CPU, for float32 or bfloat16, values as wide as keys, no bias, and masks that let "
-                "each query see one stretch of keys, known on the host: write backend='auto'"
+                "is compiled for a CPU, for float32 or bfloat16, values as wide as keys, masks that let each query "
+                "see one stretch of keys, known on the host, and no bias but ALiBi: write backend='auto'"
             )
         return refusal
 
@@ -144,7 +146,9 @@ class Long(Backend):
 
 
 def _accepts(call: Call) -> bool:
-    if torch.compiler.is_compiling() or call.bias is not None or not takes(call.query, call.key, call.value):
+    if torch.compiler.is_compiling() or not takes(call.query, call.key, call.value):
+        return False
+    if call.bias is not None and type(call.bias) is not ALiBi:
         return False
     if under_autocast(call.query) and torch.get_autocast_dtype("cpu") not in (call.query.dtype, torch.bfloat16):
         return False
@@ -210,6 +214,7 @@ def long_attention(
     value: Float[Tensor, "batch kv_heads key dim"],
     seen: Stretches,
     *,
+    bias: ALiBi | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads query dim"]:
     """Attention by the compiled kernel, where `takes` holds.
@@ -221,11 +226,12 @@ def long_attention(
         key: K; query head h uses key head h // (heads / kv_heads).
         value: V.
         seen: the keys that each query sees.
+        bias: added to the scores.
         scale: of the scores; default 1 / sqrt(dim).
 
     Raises:
         ConfigurationError: `takes` does not hold.
-        ShapeError: the stretches are not of these queries and keys.
+        ShapeError: the stretches are not of these queries and keys, or the bias is of other heads.
     """
     if not takes(query, key, value):
         raise ConfigurationError(
@@ -237,7 +243,8 @@ def long_attention(
     if low.shape not in shapes or low.shape != high.shape:
         raise ShapeError(f"one stretch a query is needed: {shapes[1]}, got {list(low.shape)} and {list(high.shape)}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    result: Tensor = _Attention.apply(query, key, value, _Rule(Stretches(low, high), scale))  # type: ignore[no-untyped-call]
+    rule = _Rule(Stretches(low, high), slopes_of(bias, query), scale)
+    result: Tensor = _Attention.apply(query, key, value, rule)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -245,6 +252,8 @@ class _Rule(NamedTuple):
     """What is computed, besides queries, keys and values."""
 
     seen: Stretches
+    slopes: tuple[Tensor, bool] | None
+    """ALiBi's, and whether it falls to both sides."""
     scale: float
 
     def sizes(self, query: Tensor, key: Tensor) -> Any:
@@ -252,10 +261,11 @@ class _Rule(NamedTuple):
         batch, heads, queries, width = query.shape
         return int64_array(batch, heads, key.shape[1], queries, key.shape[2], width, len(self.seen.low))
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self, query: Tensor) -> tuple[Any, ...]:
         """The last arguments of the compiled functions; valid as long as this object is alive."""
         places = (pointer(one, self.seen.low.numel(), torch.int32) for one in self.seen)
-        return *places, self.scale, thread_count()
+        slopes, symmetric = (None, False) if self.slopes is None else self.slopes
+        return *places, pointer(slopes, query.shape[1], torch.float32), symmetric, self.scale, thread_count()
 
 
 class _Attention(torch.autograd.Function):
@@ -271,7 +281,7 @@ class _Attention(torch.autograd.Function):
         status = library.long_attention(
             *(rule.sizes(query, key), strides_of(query, key, value, out)),
             *(query_at, *addresses(key.shape, dtype, key, value), out_at),
-            *(pointer(logs, logs.numel(), torch.float32), TYPES[dtype], *rule.arguments()),
+            *(pointer(logs, logs.numel(), torch.float32), TYPES[dtype], *rule.arguments(query)),
         )
         check(status)
         ctx.save_for_backward(query, key, value, out, logs)
@@ -293,7 +303,7 @@ class _Attention(torch.autograd.Function):
         status = library.long_attention_backward(
             *(rule.sizes(query, key), strides_of(query, key, value, out, gradient, of_query, of_key)),
             *(query_at, key_at, value_at, out_at, gradient_at, pointer(logs, queries[:3].numel(), torch.float32)),
-            *(of_query_at, *of_keys_at, TYPES[dtype], *rule.arguments()),
+            *(of_query_at, *of_keys_at, TYPES[dtype], *rule.arguments(query)),
         )
         check(status)
         return of_query, of_key, of_value, None

@@ -216,7 +216,7 @@ def short_attention(
         limits.append(None if lengths is None else lengths.to(torch.int64).clamp(0, most).contiguous())
     key_limits, query_limits = limits
     rows = _Rows(len(query), query.shape[2], key.shape[2], key_limits, query_limits, None, None)
-    return _run(query, key, value, _Rule(rows, causal, _slopes(bias, query), scale))
+    return _run(query, key, value, _Rule(rows, causal, slopes_of(bias, query), scale))
 
 
 def packed_short_attention(
@@ -254,7 +254,7 @@ def packed_short_attention(
     lengths, starts = (packed.key_lengths, packed.query_lengths), (packed.key_starts, packed.query_starts)
     count = len(packed.query_lengths)
     rows = _Rows(count, packed.longest_query, packed.longest_key, *lengths, *starts, packed.totals)
-    return _run(query, key, value, _Rule(rows, causal, _slopes(bias, query), scale))
+    return _run(query, key, value, _Rule(rows, causal, slopes_of(bias, query), scale))
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, longest: int | None = None) -> None:
@@ -270,8 +270,12 @@ def _run(query: Tensor, key: Tensor, value: Tensor, rule: _Rule) -> Tensor:
     return result
 
 
-def _slopes(bias: ALiBi | None, query: Tensor) -> tuple[Float[Tensor, " heads"], bool] | None:
-    """The slopes of ALiBi, and whether it falls to both sides."""
+def slopes_of(bias: ALiBi | None, query: Tensor) -> tuple[Float[Tensor, " heads"], bool] | None:
+    """The slopes of ALiBi, and whether it falls to both sides.
+
+    Raises:
+        ShapeError: it has other heads than the query.
+    """
     if bias is None:
         return None
     if bias.heads != query.shape[1]:

@@ -457,8 +457,8 @@ _KERNELS = {
     "attention": "pppppp" + "ippppipifl",
     "attention_backward": "ppppppppp" + "ippppipifl",
     "orthogonal": "plll" + "plfl",
-    "long_attention": "ppppppp" + "ippfl",
-    "long_attention_backward": "ppppppppppp" + "ippfl",
+    "long_attention": "ppppppp" + "ipppifl",
+    "long_attention_backward": "ppppppppppp" + "ipppifl",
     "linear": "pppp" + "lllil",
     "linear_weight": "pppp" + "lllil",
 }

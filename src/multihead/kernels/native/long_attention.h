@@ -224,9 +224,23 @@ struct Job {
     const int32_t *low, *high;  // [1 or batch, queries]
     i64 interval_rows;
     float scale;
+    const float *slopes;  // ALiBi's, of each head; null = none
+    int symmetric;        // ALiBi falls to both sides: -m |i - j| rather than m (j - i)
     i64 shared() const { return heads / kv_heads; }  // query heads of a key head
     const int32_t *lows(i64 b) const { return low + (interval_rows > 1 ? b * queries : 0); }
     const int32_t *highs(i64 b) const { return high + (interval_rows > 1 ? b * queries : 0); }
+    // Adds ALiBi's bias to scores [from, to) of a query, of which s[0] is that of key `first`. The last query stands at
+    // the last key.
+    void add_distances(float *s, i64 from, i64 to, i64 first, i64 query, i64 head) const {
+        if (!slopes) return;
+        const float slope = slopes[head] * 1.44269504088896341f;
+        const int32_t start = (int32_t)(first - query - (keys - queries));
+#pragma omp simd
+        for (int32_t j = (int32_t)from; j < (int32_t)to; j++) {
+            const float distance = (float)(start + j);
+            s[j] += slope * (symmetric && distance > 0.f ? -distance : distance);
+        }
+    }
 };
 
 // From the first to the last; empty if begin >= end.
@@ -352,7 +366,7 @@ struct Forward {
                 for (i64 n = 0; n < QUERIES * w; n++) o[n] = 0;
                 Softmax softmax[QUERIES];
                 for (i64 at = down(block.all.begin, KEYS); at < block.all.end; at += KEYS)
-                    one_block(block, at, q, k - base * d, v - base * PANEL, count * PANEL, s, o, softmax, low, high);
+                    one_block(block, at, h, q, k - base * d, v - base * PANEL, count * PANEL, s, o, softmax, low, high);
                 T *to = out + b * of_out.batch + h * of_out.head;
                 float *log = logs + (b * job.heads + h) * job.queries;
                 for (i64 i = 0; i < block.queries; i++) {
@@ -366,8 +380,8 @@ struct Forward {
     }
 
     // Adds what a block of queries gets from keys [at, at + KEYS).
-    void one_block(const Block &block, i64 at, const float *q, const float *k, const float *v, i64 v_step, float *s,
-                   float *o, Softmax *softmax, const int32_t *low, const int32_t *high) {
+    void one_block(const Block &block, i64 at, i64 h, const float *q, const float *k, const float *v, i64 v_step,
+                   float *s, float *o, Softmax *softmax, const int32_t *low, const int32_t *high) {
         const i64 d = job.width, w = up(d, PANEL);
         Span seen[QUERIES / GROUP];
         for (i64 g = 0; g < block.groups; g++) seen[g] = block.seen[g].within(at, at + KEYS);
@@ -383,6 +397,7 @@ struct Forward {
                 const bool real = i < block.queries;
                 const i64 begin = real ? std::max(from, low[block.first + i] - at) : to;
                 const i64 end = real ? std::min(to, high[block.first + i] - at) : to;
+                job.add_distances(s + i * ROW, begin, end, at, block.first + i, h);
                 softmax[i].add(s + i * ROW, from, to, begin, end, o + i * w, w);
             }
         }
@@ -475,7 +490,7 @@ struct Backward {
                     const Block block(low, high, first, job.queries);
                     if (block.all.within(at, at + KEYS).empty()) continue;
                     scores(block, at, q_groups + first * d, g_groups + first * d, k, v, s, p);
-                    weights(block, at, s, p, log, means, low, high);
+                    weights(block, at, h, s, p, log, means, low, high);
                     products(block, at, s, p, q_panels + first * PANEL, g_panels + first * PANEL, n * PANEL, k_panels,
                              dq + first * w, dk + (at - begin) * w, dv + (at - begin) * w);
                 }
@@ -509,7 +524,7 @@ struct Backward {
     }
 
     // s = dS and p = P from scores and dP; zeros where a query does not see the key.
-    void weights(const Block &block, i64 at, float *s, float *p, const float *log, const float *means,
+    void weights(const Block &block, i64 at, i64 h, float *s, float *p, const float *log, const float *means,
                  const int32_t *low, const int32_t *high) {
         const Span all = columns(block, at);
         for (i64 i = 0; i < block.groups * GROUP; i++) {
@@ -525,6 +540,7 @@ struct Backward {
                 for (i64 j = all.begin; j < all.end; j++) row[j] = weight[j] = 0;
                 continue;
             }
+            job.add_distances(row, begin, end, at, query, h);
             const float base = log[query], mean = means[query];
             for (i64 j = seen.begin - at; j < seen.end - at; j += PANEL)
 #pragma GCC unroll 4
@@ -621,8 +637,9 @@ static void backward(const Job &job, const i64 *s, const T *query, const T *key,
     });
 }
 
-static Job job_of(const i64 *sizes, const int32_t *low, const int32_t *high, float scale) {
-    return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], low, high, sizes[6], scale};
+static Job job_of(const i64 *sizes, const int32_t *low, const int32_t *high, const float *slopes, int symmetric,
+                  float scale) {
+    return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], low, high, sizes[6], scale, slopes, symmetric};
 }
 
 }  // namespace long_attention_kernel
@@ -631,10 +648,10 @@ static Job job_of(const i64 *sizes, const int32_t *low, const int32_t *high, flo
 // strides of query, key, value and out. low, high: the keys [low, high) that each query sees. logs: written for the
 // backward pass, [batch, heads, queries].
 extern "C" int long_attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
-                              void *out, float *logs, int type, const int32_t *low, const int32_t *high, float scale,
-                              i64 threads) {
+                              void *out, float *logs, int type, const int32_t *low, const int32_t *high,
+                              const float *slopes, int symmetric, float scale, i64 threads) {
     return status_of([&] {
-        const auto job = long_attention_kernel::job_of(sizes, low, high, scale);
+        const auto job = long_attention_kernel::job_of(sizes, low, high, slopes, symmetric, scale);
         threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
@@ -649,9 +666,10 @@ extern "C" int long_attention(const i64 *sizes, const i64 *s, const void *query,
 extern "C" int long_attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
                                        const void *value, const void *out, const void *gradient, const float *logs,
                                        void *of_query, void *of_key, void *of_value, int type, const int32_t *low,
-                                       const int32_t *high, float scale, i64 threads) {
+                                       const int32_t *high, const float *slopes, int symmetric, float scale,
+                                       i64 threads) {
     return status_of([&] {
-        const auto job = long_attention_kernel::job_of(sizes, low, high, scale);
+        const auto job = long_attention_kernel::job_of(sizes, low, high, slopes, symmetric, scale);
         threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
