@@ -240,6 +240,7 @@ def test_the_commands():
         "selftest",
         "average",
         "adapt",
+        "shrink",
         "quantise",
         "shortlist",
         "import",

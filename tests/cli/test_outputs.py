@@ -36,6 +36,7 @@ FOLDERS: dict[str, list[str]] = {
     "report --output": ["RUN"],
     "demo --output": [],
     "adapt --output": ["RUN", "RUN"],
+    "shrink --output": ["RUN"],
     "quantise --output": ["RUN"],
     "import --output": ["RUN"],
     "export --output": ["RUN", "--format", "ctranslate2"],
@@ -104,7 +105,7 @@ def test_a_folder_that_cannot_be_made(call, place, numbers, command, output) -> 
     refused(call, place, numbers, command, FOLDERS[command], output)
 
 
-@pytest.mark.parametrize("command", ["adapt", "average", "quantise", "import", "export"])
+@pytest.mark.parametrize("command", ["adapt", "average", "shrink", "quantise", "import", "export"])
 def test_the_current_folder_is_not_replaced(call, place, numbers, monkeypatch, command) -> None:
     """A shell would stay in the folder that was there before."""
     (place / "new").mkdir()

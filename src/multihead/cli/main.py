@@ -57,6 +57,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Models": {
         "average": "Average the weights of several models.",
         "adapt": "Merge an adapter file into the model that it was made for.",
+        "shrink": "Begin a smaller model with parts of a model.",
         "quantise": "Round the weights of a model: a smaller file.",
         "shortlist": "Learn which words a sentence can need: faster search.",
         "import": "Save a model of another program as one of ours.",

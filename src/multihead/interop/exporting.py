@@ -27,6 +27,7 @@ from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes import DirectedRuntime, Runtime, TokenizerRuntime
 from multihead.models.config import TransformerConfig
 from multihead.text.languages import Languages, find_directions
+from multihead.uses_file import NEAR, small_model
 
 FormatName = Literal["ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web"]
 
@@ -197,6 +198,8 @@ def export_model(
     """
     model, output, options = Path(model), Path(output), options or ExportOptions()
     check_new_folder(output)
+    if format == "web":
+        model = _small_enough(model, say)
     form = find_format(format)
     quantization = options.quantization or form.quantizations[0]
     if quantization not in form.quantizations:
@@ -214,6 +217,22 @@ def export_model(
         add_certificate(draft, certificate)
     say(f"{output}: {certificate.summary()}")
     return certificate
+
+
+def _small_enough(model: Path, say: Callable[[str], None]) -> Path:
+    """The small model of a run in stages if it is nearly as good as the best: who opens a page waits for its bytes.
+
+    A model folder of the run, such as its ``best``, is exported itself.
+    """
+    small = small_model(model)
+    if small is None:
+        return model
+    folder, behind = small
+    if behind > NEAR:
+        say(f"{folder} is {behind:.2f} BLEU behind {model / 'best'}, which is exported; to have it, name {folder}")
+        return model
+    say(f"exporting {folder}, {behind:.2f} BLEU behind {model / 'best'}; to have the latter, name it")
+    return folder
 
 
 def _parts_for(form: Format, bundle: Bundle, model: Path, format: FormatName, languages: Languages) -> TranslatorParts:

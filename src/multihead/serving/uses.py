@@ -6,7 +6,6 @@ it. The models are those of the run, wherever its folder is now.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.serving.folders import Team
 from multihead.translating.request import CHANNEL, Weights
+from multihead.uses_file import USES, damaged, read_uses_file
 
-_FILE = "uses.json"
 _MODELS = {"--with": "others", "--reverse": "reverse"}
 
 
@@ -26,16 +25,16 @@ def read_uses(run: Path) -> tuple[Team, ...]:
         ConfigurationError: it is no finished run in stages.
         FormatError: the file is damaged, or has something that a server cannot do.
     """
-    path = run / _FILE
-    if not path.is_file():
-        raise ConfigurationError(f"{run}: has no {_FILE}: --uses is for a finished run of multihead train --best")
+    content = read_uses_file(run)
+    if content is None:
+        raise ConfigurationError(f"{run}: has no {USES}: --uses is for a finished run of multihead train --best")
     try:
-        uses = json.loads(path.read_text(encoding="utf-8"))["uses"]
+        uses = content["uses"]
         teams = tuple(_team(run, _name(use["use"]), use["flags"]) for use in uses)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise FormatError(f"{path}: damaged ({type(error).__name__}): copy the run again") from None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise damaged(run, error) from None
     if not teams:
-        raise FormatError(f"{path}: lists no uses: copy the run again")
+        raise FormatError(f"{run / USES}: lists no uses: copy the run again")
     return teams
 
 
@@ -67,7 +66,7 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
         elif flag == "--weights":
             weights = Weights.parse(value)
         else:
-            raise FormatError(f"{run / _FILE}: {name}: {flag} is a flag that a server does not have")
+            raise FormatError(f"{run / USES}: {name}: {flag} is a flag that a server does not have")
     if weights is None and models["reverse"]:
         weights = CHANNEL
     return Team(models["others"], reverse=models["reverse"], weights=weights, search=search, name=name)
@@ -77,5 +76,5 @@ def _model(run: Path, value: str) -> Path:
     """A model of the run; the path is that at the time of the training."""
     found = run / Path(value).name
     if not found.is_dir():
-        raise FormatError(f"{run / _FILE}: names the model {found.name}, which is not in {run}: copy the run again")
+        raise FormatError(f"{run / USES}: names the model {found.name}, which is not in {run}: copy the run again")
     return found

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
+from multihead.bundle import load_bundle
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.judging import error_rate_training, tune
 from multihead.lines.translate_shards import Models
@@ -59,6 +60,7 @@ def wishes(numbers: Numbers) -> dict[str, Any]:
         **numbers.train,
         **numbers.valid,
         **SETTINGS,
+        "inner": 256,  # so that there is a network of half the size
         "dropout": 0.0,
         "smoothing": 0.0,
         "updates": 8,
@@ -77,17 +79,18 @@ def whole(wishes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 # --------------------------------------------------------------------------- the plan
 
 
-def config(budget: float | None, forward: int, reverse: int, *, both_ways: bool) -> BestConfig:
+def config(budget: float | None, forward: int, reverse: int, *, both_ways: bool, small: bool = False) -> BestConfig:
     updates = 5 if budget is None else None
     own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}}
-    return BestConfig(budget=budget, updates=updates, forward=forward, reverse=reverse, both_ways=both_ways, **own)
+    own |= {"both_ways": both_ways, "student": not small, "small": small}
+    return BestConfig(budget=budget, updates=updates, forward=forward, reverse=reverse, **own)
 
 
-@given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.booleans(), st.data())
+@given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.booleans(), st.booleans(), st.data())
 def test_a_run_ends_in_time_whatever_the_stages_before_the_last_training_take(
-    total: float, forward: int, reverse: int, both_ways: bool, data: Any
+    total: float, forward: int, reverse: int, both_ways: bool, small: bool, data: Any
 ) -> None:
-    stages, spent = stages_of(config(total, forward, reverse, both_ways=both_ways)), 0.0
+    stages, spent = stages_of(config(total, forward, reverse, both_ways=both_ways, small=small)), 0.0
     for index in range(len(stages)):
         budget = budget_of(stages, index, total, spent)
         assert budget > 0
@@ -116,6 +119,8 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     short, long = chosen(30_000, budget=600), chosen(30_000, budget=3600)
     assert (short.forward, short.reverse) == (1, 0) < (long.forward, long.reverse)
     assert chosen(30_000, updates=7).budget is None
+    assert (short.small, long.small, long.student) == (False, True, False)
+    assert chosen(30_000, shared=False).student
     assert short.both_ways
     assert not chosen(30_000, shared=False).both_ways
 
@@ -127,25 +132,62 @@ def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
     forward = [f"forward-{i + 1}" for i in range(3)]
     runs = {
         name: json.loads((whole / name / "run.json").read_text())
-        for name in ("both-ways", *forward, "reverse-1", "student")
+        for name in ("both-ways", *forward, "reverse-1", "small")
     }
     assert [run["training"]["seed"] for run in runs.values()] == [1, 2, 3, 4, 5, 6]
-    assert numbers.contents(whole / "best") == numbers.contents(whole / "student/best")
+    best = json.loads((whole / "uses.json").read_text())["model"]
+    assert best in forward
+    assert numbers.contents(whole / "best") == numbers.contents(whole / best / "best")
     ensemble = Translator.load(whole / "best").ensemble([Translator.load(whole / name) for name in forward])
     assert len(ensemble.translate(["eins"])) == 1
 
 
-def test_the_student_begins_as_the_best_of_its_teachers(whole: Path) -> None:
+def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(whole: Path) -> None:
     scores = {
         name: json.loads((whole / name / "best/metrics.json").read_text())["bleu"]
         for name in ("forward-1", "forward-2", "forward-3")
     }
-    run = json.loads((whole / "student/run.json").read_text())
-    assert Path(run["from_model"]["path"]).parent.name == max(scores, key=lambda name: scores[name])
+    run, uses = (json.loads((whole / name).read_text()) for name in ("small/run.json", "uses.json"))
+    assert uses["model"] == max(scores, key=lambda name: scores[name])
     assert [Path(teacher["path"]).name for teacher in run["teachers"]] == list(scores)
     first = json.loads((whole / "forward-1/run.json").read_text())["training"]
-    assert run["training"]["learning_rate"] == STUDENT_RATE * first["learning_rate"]
+    assert run["training"]["learning_rate"] == first["learning_rate"]
     assert run["training"]["optimizer"] == first["optimizer"]
+    small, best, start = (load_bundle(whole / name).model for name in ("small", "best", "small-start"))
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (small, best)]
+    assert [uses["small"]["parameters"], uses["small"]["of"]] == counts
+    assert counts[0] <= counts[1] / 2
+    origin = json.loads((whole / "small-start/metrics.json").read_text())["parts_of"]
+    assert origin == str(whole / uses["model"] / "best")
+    begun = dict(start.named_parameters())
+    assert torch.equal(
+        begun["encoder.0.self_attention.in_projection.weight"], best.encoder[0].self_attention.in_projection.weight
+    )
+
+
+def test_browsers_get_the_small_model_if_it_is_nearly_as_good(
+    whole: Path, call: Callable[..., Any], tmp_path: Path, numbers: Numbers
+) -> None:
+    """A folder of the run that is named is exported itself."""
+
+    def exported(model: Path, name: str) -> tuple[int, str]:
+        ended = call("export", model, "--format", "web", "-o", tmp_path / name, "--no-certificate")
+        assert ended.status == 0, ended.err
+        return (tmp_path / name / "weights.bin").stat().st_size, ended.err
+
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    uses = json.loads((run / "uses.json").read_text())
+    sizes = {}
+    for behind, name in ((0.29, "near"), (0.31, "far")):
+        uses["small"]["behind"] = behind
+        (run / "uses.json").write_text(json.dumps(uses))
+        sizes[name], said = exported(run, name)
+        assert f"{behind:.2f} BLEU behind" in said
+    assert sizes["near"] == exported(run / "small", "small")[0] < sizes["far"] == exported(run / "best", "best")[0]
+    shutil.rmtree(run / "small")
+    ended = call("export", run, "--format", "web", "-o", tmp_path / "none", "--no-certificate")
+    assert (ended.status, (tmp_path / "none").exists()) == (2, False)
+    assert "names the model small, which is not in" in ended.err
 
 
 def test_the_others_begin_as_the_model_of_both_ways(whole: Path) -> None:
@@ -173,12 +215,22 @@ def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str,
 def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     wishes: dict[str, Any], tmp_path: Path
 ) -> None:
-    begun = tmp_path / "run/forward-1/run.json"
-    short = {**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1}
-    with pytest.raises(Interrupted):
-        learn(tmp_path / "run", **short, stop_signal=lambda: 15 if begun.exists() else None)
-    assert not (tmp_path / "run/both-ways").exists()
-    assert "from_model" not in json.loads(begun.read_text())["asked"]
+    """The student begins as the best of its teachers; embeddings that are most of the network have no half."""
+    folder = tmp_path / "run"
+    learn(folder, **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1})
+    assert "there will be no small model: " in (folder / "log.txt").read_text()
+    assert not (folder / "small").exists()
+    assert json.loads((folder / "uses.json").read_text()).keys() == {"model", "sentences", "uses"}
+    assert not (folder / "both-ways").exists()
+    first, student = (json.loads((folder / name / "run.json").read_text()) for name in ("forward-1", "student"))
+    assert "from_model" not in first["asked"]
+    scores = {
+        path.name: json.loads((path / "best/metrics.json").read_text())["bleu"]
+        for path in sorted(folder.glob("forward-*"))
+    }
+    assert Path(student["from_model"]["path"]).parent.name == max(scores, key=lambda name: scores[name])
+    assert [Path(teacher["path"]).name for teacher in student["teachers"]] == list(scores)
+    assert student["training"]["learning_rate"] == STUDENT_RATE * first["training"]["learning_rate"]
 
 
 def test_the_flags_of_each_use_give_its_validation_score(
@@ -269,7 +321,7 @@ def test_the_command_knows_its_run(
     ended = call("train", "--output", whole, "--updates", 7)
     assert ended.status == 2
     assert "updates was 8, now 7" in ended.err
-    ended = call("train", "--best", "--output", whole / "student")
+    ended = call("train", "--best", "--output", whole / "small")
     assert ended.status == 2
     assert "holds a run of `multihead train`" in ended.err
 
@@ -294,7 +346,7 @@ def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"from_model": "student"}, "from_model: a run in stages trains its own models"),
+        ({"from_model": "small"}, "from_model: a run in stages trains its own models"),
         ({"weights": "weights.txt"}, "weights: their lines are those of the text, and a run in stages"),
         ({"alignments": "ibm1"}, "alignments: their lines are those of the text, and a run in stages"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
@@ -337,7 +389,7 @@ def test_every_model_of_several_directions_has_them_all(several: tuple[dict[str,
     _, run = several
     text = json.loads((run / "text/prepared.json").read_text())["data"]
     assert [(one["source"], one["target"]) for one in text["directions"]] == [("de", "en"), ("en", "de")]
-    names = ["both-ways", "forward-1", "forward-2", "forward-3", "student"]
+    names = ["both-ways", "forward-1", "forward-2", "forward-3", "small"]
     assert {path.parent.name for path in run.glob("*/run.json")} == set(names)
     for name in names:
         config = json.loads((run / name / "run.json").read_text())
@@ -345,14 +397,15 @@ def test_every_model_of_several_directions_has_them_all(several: tuple[dict[str,
         for languages in (Languages("de", "en"), Languages("en", "de")):
             assert len(Translator.load(run / name, languages=languages).translate(["eins"])) == 1
     assert not (run / "text-both").exists()
-    assert numbers.contents(run / "best") == numbers.contents(run / "student/best")
+    best = json.loads((run / "uses.json").read_text())["model"]
+    assert numbers.contents(run / "best") == numbers.contents(run / best / "best")
 
 
 def test_the_uses_of_each_direction_name_it(
     several: tuple[dict[str, Any], Path], wishes: dict[str, Any], call: Callable[..., Any]
 ) -> None:
     _, run = several
-    joined = Models(run, (run / "forward-1",), reverse=(run / "student",), languages=Languages("en", "de")).load()
+    joined = Models(run, (run / "forward-1",), reverse=(run / "forward-2",), languages=Languages("en", "de")).load()
     assert joined.reverse is not None
     assert joined.reverse.bundle.target_language == "en"
     uses = json.loads((run / "uses.json").read_text())["uses"]
@@ -432,12 +485,15 @@ def test_further_text_without_stages_is_refused(call: Callable[..., Any], tmp_pa
 
 
 @pytest.mark.proof
-def test_the_student_learns_what_there_is_to_learn(wishes: dict[str, Any], numbers: Numbers, tmp_path: Path) -> None:
+def test_the_best_and_the_small_model_learn_what_there_is_to_learn(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
     """Rows of three words, all of them but a few in the text."""
     rows = list(itertools.product(list(WORDS.items())[:5], repeat=3))
     pairs = [(" ".join(word for word, _ in row), " ".join(word for _, word in row)) for row in rows]
     shuffled = random.Random(1).sample(pairs, len(pairs))
     texts = numbers.write(tmp_path, "train", 2 * shuffled[20:])
     learn(tmp_path / "run", **{**wishes, **texts, "updates": 120, "validate_every": 120, "batch_tokens": 256})
-    found = Translator.load(tmp_path / "run").translate([source for source, _ in shuffled[:20]])
-    assert sum(one == target for one, (_, target) in zip(found, shuffled, strict=False)) >= 17
+    for model in ("run", "run/small"):
+        found = Translator.load(tmp_path / model).translate([source for source, _ in shuffled[:20]])
+        assert sum(one == target for one, (_, target) in zip(found, shuffled, strict=False)) >= 17

@@ -97,6 +97,19 @@ def compare_uses(
     return uses
 
 
+def measure_alone(
+    model: Path,
+    valid: tuple[Sequence[str], Sequence[str]],
+    language: str | None,
+    progress: Callable[[int], None],
+    direction: Direction | None = None,
+) -> float:
+    """BLEU of a model alone, as `compare_uses` measures it."""
+    there = Languages() if direction is None else Languages(*direction)
+    translations = Translator.load(model, languages=there).translate(list(valid[0]), progress=progress)
+    return score(translations, valid[1], language).bleu
+
+
 def _language_flags(languages: Languages) -> list[str]:
     codes = ("--source-language", languages.source), ("--target-language", languages.target)
     return [word for flag, code in codes if code is not None for word in (flag, code)]

@@ -6,7 +6,8 @@ Text of pairs (x, y) gives, in this order,
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
     student                      the best forward model, trained on with all forward models as its teachers
-    best                         the student, and how well each way to use the models translates
+    small                        a model of half the size that begins with parts of the best one, with the same teachers
+    best                         the best model, and how well each way to use the models translates
 
 Text of several directions has all of them in each model. It is learned as it is by the first one, there are no reverse
 models, and a model that has the opposite of a direction chooses among its own candidates.
@@ -18,9 +19,13 @@ The student learns the mean of the teachers' predictions at each position, besid
 Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
 Furlanello et al. 2018, "Born-again neural networks"). It begins with the weights of a teacher, so a fraction of a
 training is enough for it. Synthetic pairs of the training text gained it nothing (docs/lab-notes.md, "Students that
-begin as a teacher"). Further text in the target language does bring something new. With such text the reverse models
-come first and translate it, and forward models and student learn from these pairs as well (back-translation, Sennrich
-et al. 2016, "Improving neural machine translation models with monolingual data").
+begin as a teacher"). Teachers that all began as one model have little to teach a student of their own size
+(docs/lab-notes.md, "Both directions first"), so there is one only where they began alone. The small model begins with
+layers and feed-forward units of the best one (`models.shrinking`).
+
+Further text in the target language does bring something new. With such text the reverse models come first and translate
+it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving
+neural machine translation models with monolingual data").
 
 The time of a training is its share of what is left when it begins, so a stage that took longer than expected is paid
 for by those that follow.
@@ -72,6 +77,10 @@ class BestConfig(Settings):
     """Forward models."""
     reverse: int = Field(ge=0, le=8)
     """Reverse models."""
+    student: bool = True
+    """Whether a student follows several forward models."""
+    small: bool = False
+    """Whether a model of half the size follows; not in runs of version 0.6."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -108,6 +117,15 @@ def decide(
     short = budget is not None and budget < _SHORT
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = "as many as the time allows"
+    both_ways, several_models = shared or several, not short
+    choices.reasons["student"] = (
+        "models with a common beginning have little to teach each other"
+        if several_models and both_ways
+        else "learns from all forward models"
+        if several_models
+        else "no time for one"
+    )
+    choices.reasons["small"] = "half the size, for browsers and phones" if several_models else "no time for one"
     choices.reasons["reverse"] = "makes pairs" if monolingual else "no time for one" if short else "chooses candidates"
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
@@ -120,7 +138,9 @@ def decide(
         seed=seed,
         forward=1 if short else 3,
         reverse=0 if several or (short and monolingual is None) else 1,
-        both_ways=shared or several,
+        student=several_models and not both_ways,
+        small=several_models,
+        both_ways=both_ways,
         monolingual=monolingual,
         pairs=pairs,
         reasons=choices.reasons,
@@ -140,7 +160,7 @@ class Stage:
     weight: float
 
 
-BOTH, FORWARD, REVERSE, STUDENT, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "best"
+BOTH, FORWARD, REVERSE, STUDENT, SMALL, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "small", "best"
 TEXT, BOTH_TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = (
     "text",
     "text-both",
@@ -155,8 +175,9 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
-    student = [Stage(STUDENT, 0.7)] if config.forward > 1 else []
-    last = (*student, Stage(BEST, 0.12 if reverse or student else 0.02))
+    student = [Stage(STUDENT, 0.7)] if config.forward > 1 and config.student else []
+    small = [Stage(SMALL, 0.7)] if config.small else []
+    last = (*student, *small, Stage(BEST, 0.12 if reverse or student or small else 0.02))
     if config.monolingual is None:
         return (*both, *forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)

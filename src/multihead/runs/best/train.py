@@ -7,9 +7,10 @@ A run in stages is a folder:
     log.txt          the stages, and how the models are best used
     text/            the prepared text; text-both/, text-reverse/ and text-more/ are made from it (`preparing.derived`)
     pairs/           what the reverse models make of further text in the target language
-    forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/ as well
+    forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/, small/ as well
+    small-start/     parts of the best model, as which the small one begins (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
-    best/            the model folder of the student
+    best/            the model folder of the student, or of the best forward model
 
 Every stage can be stopped and goes on where it was, as what it consists of can: text, runs, pairs, soft targets.
 `runs.best.plan` says which stages there are, and divides the time.
@@ -31,6 +32,7 @@ from multihead.files import atomic_file, atomic_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
+from multihead.models.shrinking import parameters_of
 from multihead.planning.choices import rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_run
@@ -40,18 +42,22 @@ from multihead.preparing.journal import has_shards
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
 from multihead.runs.best import plan
-from multihead.runs.best.comparison import Use, compare_uses
+from multihead.runs.best.comparison import Use, compare_uses, measure_alone
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
+from multihead.runs.shrink import shrink
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.text import languages
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
+from multihead.uses_file import NEAR, USES
 
-_STAGES, USES = "stages.jsonl", "uses.json"
+_STAGES, _START = "stages.jsonl", "small-start"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
+_SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_layer")
+"""Settings of the size of a network, which the small model does not share."""
 _TAG = "<bt>"
 """The first word of a source that a reverse model made; it tells the forward models so."""
 
@@ -77,7 +83,7 @@ def train_best(
             each training; text and subwords are common to all of them, and network, training and search are the same.
 
     Returns:
-        The training of the student, with the run as its folder.
+        The training of the best model, with the run as its folder.
 
     Raises:
         InputError: files, settings or the output folder are invalid; nothing was overwritten.
@@ -160,7 +166,10 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     length = "budget" if config.updates is None else "updates"
     log_decisions(
         config.reasons,
-        {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse")},
+        {
+            name: getattr(config, name)
+            for name in (length, "seed", "both_ways", "forward", "reverse", "student", "small")
+        },
         log,
     )
     return config
@@ -237,6 +246,8 @@ class BestRun:
         self._check_stop()
         if stage.name == plan.BEST:
             self._finish()
+        elif stage.name == plan.SMALL and not self._begin_small():
+            pass
         elif stage.name == plan.PAIRS:
             self._make_pairs(self._folder / stage.name)
         elif stage.name == plan.MORE_TEXT:
@@ -289,8 +300,11 @@ class BestRun:
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
         if name == plan.STUDENT:
-            first = max(self._forward, key=lambda path: self._result(path.name).best_score)
-            return {"teacher": tuple(self._forward), **self._continuing(first, plan.STUDENT_RATE)}
+            return {"teacher": tuple(self._forward), **self._continuing(self._best_forward(), plan.STUDENT_RATE)}
+        if name == plan.SMALL:
+            own = dict.fromkeys(_SIZES)
+            own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
+            return {**own, "from_model": self._folder / _START}
         if not self._config.both_ways:
             return {}
         own_rate = free and self._settings.learning_rate is None
@@ -314,9 +328,26 @@ class BestRun:
             self._results[name] = self._train(name, None, self._context.started, say=lambda _: None)
         return self._results[name]
 
+    def _best_forward(self) -> Path:
+        return max(self._forward, key=lambda path: self._result(path.name).best_score)
+
     def _last(self) -> Path:
         """The training whose model this run results in."""
-        return self._folder / plan.STUDENT if self._config.forward > 1 else self._forward[0]
+        return self._folder / plan.STUDENT if self._has(plan.STUDENT) else self._best_forward()
+
+    def _has(self, name: str) -> bool:
+        return name in [stage.name for stage in self._stages]
+
+    def _begin_small(self) -> bool:
+        """Write what the small model begins as; False if there is no network of half the size."""
+        start = self._folder / _START
+        try:
+            if not start.exists():
+                shrink(self._last() / "best", output=start, say=self._log.say)
+        except ConfigurationError as error:
+            self._log.say(f"there will be no small model: {error}")
+            return False
+        return True
 
     def _text(self) -> PreparedText:
         folder = self._folder / plan.TEXT
@@ -352,26 +383,53 @@ class BestRun:
     def _finish(self) -> None:
         """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
         last, text, sentences, uses = self._last(), self._text(), 0, list[Use]()
+        small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
         others = [path for path in self._forward if path != last]
         parts = text.valid_parts
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
         for direction, place in parts:
             shown = slice(place.start, min(place.stop, place.start + max(SENTENCES // len(parts), 1)))
             sentences += shown.stop - shown.start
-            uses += compare_uses(
+            valid = text.valid_sources[shown], text.valid_targets[shown]
+            language = text.config.target_language if direction is None else direction.target
+            own = compare_uses(
                 last / "best",
                 others,
                 self._reverse_models(direction, last),
-                (text.valid_sources[shown], text.valid_targets[shown]),
-                text.config.target_language if direction is None else direction.target,
+                valid,
+                language,
                 found=lambda use: self._log.say(f"  {use}"),
                 progress=lambda _: self._check_stop(),
                 direction=direction,
             )
+            uses += own
+            if small.is_dir():
+                bleu = measure_alone(small, valid, language, lambda _: self._check_stop(), direction)
+                pairs_of_scores.append((bleu, own[0].bleu))
+        found: dict[str, Any] = {"model": last.name, "sentences": sentences, "uses": [use.as_dict() for use in uses]}
+        if pairs_of_scores:
+            found["small"] = self._describe_small(last, pairs_of_scores)
         with atomic_file(self._folder / USES) as draft:
-            write_json(draft, {"sentences": sentences, "uses": [use.as_dict() for use in uses]})
+            write_json(draft, found)
         with atomic_folder(self._folder / plan.BEST) as draft:
             shutil.copytree(last / "best", draft, dirs_exist_ok=True)
+
+    def _describe_small(self, last: Path, scores: list[tuple[float, float]]) -> dict[str, Any]:
+        """What uses.json says of the small model; ``scores`` are its BLEU and that of the best, in each direction."""
+        configs = [read_run(path) for path in (self._folder / plan.SMALL, last)]
+        parameters, of = (parameters_of(config.model) for config in configs if config is not None)  # type: ignore[arg-type]
+        behind = max(best - own for own, best in scores)
+        shown = ", ".join(f"{own:.2f}" for own, _ in scores)
+        self._log.say(
+            f"  {self._folder / plan.SMALL}: {shown} with {parameters / of:.0%} of the parameters; "
+            + (
+                f"exports for browsers take it ({behind:+.2f} BLEU behind, at most {NEAR})"
+                if behind <= NEAR
+                else f"exports for browsers take the best model, since it is {behind:.2f} BLEU behind, more than {NEAR}"
+            )
+        )
+        bleu = [round(own, 2) for own, _ in scores]
+        return {"model": plan.SMALL, "parameters": parameters, "of": of, "bleu": bleu, "behind": round(behind, 2)}
 
     def _reverse_models(self, direction: languages.Direction | None, last: Path) -> list[Path]:
         """The models that choose among candidates; a model of several directions does so if it has the opposite one."""

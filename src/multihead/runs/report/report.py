@@ -41,6 +41,7 @@ from multihead.text.context import in_context
 from multihead.text.languages import Direction, Languages, find_directions, listed
 from multihead.training.context import RunContext
 from multihead.translating.translator import Translator
+from multihead.uses_file import read_uses_file
 
 _COUNTED = 100_000
 """Training sentences whose words are counted, evenly spread."""
@@ -131,7 +132,8 @@ def _runs(run: Path) -> tuple[Path, Path]:
         )
     if work_folder.kind_of(run) == "best":
         first, student = run / FORWARD.format(1), run / STUDENT
-        return (student if student.is_dir() else first), first
+        uses = read_uses_file(run) or {}
+        return (student if student.is_dir() else run / Path(str(uses.get("model", first.name))).name), first
     return run, run
 
 

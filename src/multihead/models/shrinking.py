@@ -1,0 +1,136 @@
+"""A smaller Transformer that begins with parts of a trained one.
+
+It keeps some of the layers, evenly spaced from the first on (Shleifer and Rush 2020, "Pre-trained summarization
+distillation"), and in the feed-forward network of each the units that contribute most. Width, heads and vocabularies
+stay. What is left translates badly before it is trained again: `runs.best` trains it with the whole models as its
+teachers, and ``multihead shrink`` writes it as a model folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from multihead.errors import ConfigurationError
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.skeletons import parameter_shapes
+
+_STEP = 32
+"""Feed-forward units are kept in multiples of this, which fill the vectors of every processor."""
+
+
+def parameters_of(config: TransformerConfig) -> int:
+    """The number of parameters, a shared one counted once."""
+    return sum(shape.numel() for shape in parameter_shapes(lambda: Transformer(config)).values())
+
+
+def half_of(config: TransformerConfig) -> TransformerConfig:
+    """The sizes of a network with at most half of the parameters.
+
+    A third of the decoder's layers stay, since the decoder runs once a symbol and the encoder once a sentence (Kasai et
+    al. 2021, "Deep encoder, shallow decoder"), and as many of the encoder's as leave the feed-forward networks at least
+    half of their units.
+
+    Raises:
+        ConfigurationError: even one layer a side is more than half, since the embeddings are most of the network.
+    """
+    most = parameters_of(config) / 2
+    decoder = max(config.decoder_layers // 3, 1)
+    for encoder, at_least in [*((n, config.inner / 2) for n in range(config.encoder_layers, 0, -1)), (1, _STEP)]:
+        few, more = (parameters_of(_resized(config, encoder, decoder, inner)) for inner in (_STEP, 2 * _STEP))
+        fitting = _STEP * int(1 + (most - few) // (more - few))  # the parameters are linear in the units
+        if fitting >= at_least:
+            return _resized(config, encoder, decoder, min(fitting, config.inner))
+    raise ConfigurationError(
+        f"{config.summary}: no network of half its {2 * most:,.0f} parameters has the same width and vocabulary"
+    )
+
+
+def shrunk(
+    model: Transformer,
+    encoder_layers: int | None = None,
+    decoder_layers: int | None = None,
+    inner: int | None = None,
+) -> Transformer:
+    """A network with copies of some layers and feed-forward units of ``model``.
+
+    Of n layers, k are kept at the places round(i (n - 1) / (k - 1)), and a single one is the first. The feed-forward
+    unit j adds act(w_j x + b_j) v_j to the states; of all units of a layer those with the largest ||w_j|| ||v_j|| are
+    kept, in their order (with a gate u_j: ||w_j|| ||u_j|| ||v_j||).
+
+    Args:
+        model: the trained network.
+        encoder_layers: number of encoder layers to keep; all if ``None``.
+        decoder_layers: number of decoder layers to keep; all if ``None``.
+        inner: number of feed-forward units to keep in each layer; all if ``None``.
+
+    Returns:
+        The smaller network. One that keeps everything is a copy.
+
+    Raises:
+        ConfigurationError: more is asked for than there is, or nothing.
+    """
+    config = model.config
+    asked = {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers, "inner": inner}
+    sizes = {name: getattr(config, name) if value is None else value for name, value in asked.items()}
+    for name, value in sizes.items():
+        if not 1 <= value <= getattr(config, name):
+            raise ConfigurationError(
+                f"{name} is {value}: the model has {getattr(config, name)}, of which 1 to all stay"
+            )
+    smaller = Transformer(_resized(config, *sizes.values()))
+    own = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    taken: dict[str, Tensor] = {name: own[name] for name, _ in smaller.named_parameters() if not _layer_of(name)}
+    for side in ("encoder", "decoder"):
+        for place, kept in enumerate(_spaced(getattr(config, f"{side}_layers"), sizes[f"{side}_layers"])):
+            start = f"{side}.{kept}."
+            layer = {name.removeprefix(start): tensor for name, tensor in own.items() if name.startswith(start)}
+            taken |= {f"{side}.{place}.{name}": tensor for name, tensor in _narrowed(layer, sizes["inner"]).items()}
+    with torch.no_grad():
+        for name, parameter in smaller.named_parameters():
+            parameter.copy_(taken[name])
+    return smaller.train(model.training)
+
+
+def _resized(config: TransformerConfig, encoder_layers: int, decoder_layers: int, inner: int) -> TransformerConfig:
+    values: dict[str, Any] = {name: getattr(config, name) for name in type(config).model_fields}
+    values |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers, "inner": inner}
+    if config.alignment_layer is not None:
+        values["alignment_layer"] = min(config.alignment_layer, decoder_layers)
+    return TransformerConfig(**values)
+
+
+def _layer_of(name: str) -> bool:
+    return name.startswith(("encoder.", "decoder."))
+
+
+def _spaced(count: int, kept: int) -> list[int]:
+    """The places of ``kept`` of ``count`` layers."""
+    return [round(i * (count - 1) / (kept - 1)) for i in range(kept)] if kept > 1 else [0]
+
+
+def _narrowed(layer: dict[str, Tensor], inner: int) -> dict[str, Tensor]:
+    """The parameters of a layer with so many feed-forward units."""
+    expand, contract = layer["feed_forward.expand.weight"], layer["feed_forward.contract.weight"]
+    kept = _strongest(expand, contract, layer.get("feed_forward.gate.weight"), inner)
+    of_units = {f"feed_forward.{part}.{kind}" for part in ("expand", "gate") for kind in ("weight", "bias")}
+    narrowed = {name: tensor[kept] if name in of_units else tensor for name, tensor in layer.items()}
+    return {**narrowed, "feed_forward.contract.weight": contract[:, kept]}
+
+
+def _strongest(
+    expand: Float[Tensor, "units width"],
+    contract: Float[Tensor, "width units"],
+    gate: Float[Tensor, "units width"] | None,
+    inner: int,
+) -> Int[Tensor, " kept"]:
+    """The units that can add most to the states, in their order."""
+    strength = expand.norm(dim=1) * contract.norm(dim=0)
+    if gate is not None:
+        strength = strength * gate.norm(dim=1)
+    kept: Tensor = strength.topk(inner).indices.sort().values
+    return kept

@@ -1,0 +1,105 @@
+"""Smaller networks that begin with parts of a trained one."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from multihead.errors import ConfigurationError
+from multihead.models.config import PRESETS, TransformerConfig
+from multihead.models.shrinking import half_of, parameters_of, shrunk
+from multihead.models.transformer import Transformer
+
+SIZES: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "width": 16, "heads": 2, "inner": 64, "dropout": 0.0}
+SOURCE, TARGET = torch.tensor([[4, 5, 6, 3], [7, 8, 3, 0]]), torch.tensor([[2, 9, 10], [2, 11, 12]])
+LENGTHS = torch.tensor([4, 3])
+
+
+def network(**changes: Any) -> Transformer:
+    torch.manual_seed(1)
+    made = Transformer(TransformerConfig(**{**SIZES, "encoder_layers": 3, "decoder_layers": 3, **changes})).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def logits(model: Transformer) -> torch.Tensor:
+    with torch.no_grad():
+        return model(SOURCE, LENGTHS, TARGET).logits
+
+
+def silence(layer: torch.nn.Module, units: slice = slice(None), attention: bool = True) -> None:
+    """Let a layer, or some of its feed-forward units, add nothing."""
+    with torch.no_grad():
+        layer.feed_forward.contract.weight[:, units] = 0
+        if attention:
+            layer.feed_forward.contract.bias.zero_()
+            for name, part in layer.named_modules():
+                if name.endswith("attention"):
+                    for tensor in part.output_projection.parameters():
+                        tensor.zero_()
+
+
+@pytest.mark.parametrize("kind", ["relu", "swiglu"])
+def test_one_that_keeps_everything_computes_the_same(kind: str) -> None:
+    model = network(feed_forward=kind)
+    copy = shrunk(model)
+    assert copy.config == model.config
+    assert torch.equal(logits(copy), logits(model))
+    copy.output.weight.data += 1
+    assert not torch.equal(copy.output.weight, model.output.weight)
+
+
+@pytest.mark.parametrize("kind", ["relu", "swiglu"])
+def test_units_that_add_nothing_go_first(kind: str) -> None:
+    model = network(feed_forward=kind)
+    for layer in (*model.encoder, *model.decoder):
+        silence(layer, slice(3, 35), attention=False)
+    smaller = shrunk(model, inner=32)
+    assert smaller.config.inner == 32
+    torch.testing.assert_close(logits(smaller), logits(model))
+
+
+def test_layers_are_kept_from_the_first_to_the_last() -> None:
+    """Layers that add nothing to the states of a pre-norm network can go."""
+    model = network(norm="pre")
+    silence(model.encoder[1])
+    silence(model.decoder[1])
+    silence(model.decoder[2])
+    smaller = shrunk(model, encoder_layers=2, decoder_layers=1)
+    assert (len(smaller.encoder), len(smaller.decoder)) == (2, 1)
+    torch.testing.assert_close(logits(smaller), logits(model))
+
+
+def test_a_half_is_at_most_half() -> None:
+    vocabularies, layers = (300, 2_000), ((3, 3), (6, 6), (12, 2))
+    for name, vocabulary, (encoder, decoder) in product(("tiny", "base"), vocabularies, layers):
+        sizes = PRESETS[name] | {"encoder_layers": encoder, "decoder_layers": decoder}
+        config = TransformerConfig(source_vocab=vocabulary, target_vocab=vocabulary, **sizes)
+        half = half_of(config)
+        assert (
+            parameters_of(half) <= parameters_of(config) / 2 == sum(p.numel() for p in _meta(config).parameters()) / 2
+        )
+        assert (half.width, half.heads, half.source_vocab) == (config.width, config.heads, vocabulary)
+        more = half.model_copy(update={"inner": half.inner + 32})
+        assert half.inner == config.inner or parameters_of(more) > parameters_of(config) / 2
+
+
+def test_embeddings_that_are_most_of_a_network_leave_no_half() -> None:
+    sizes = PRESETS["tiny"] | {"encoder_layers": 2, "decoder_layers": 2}
+    with pytest.raises(ConfigurationError, match=r"2\+2 layers, width 128, .*: no network of half its"):
+        half_of(TransformerConfig(source_vocab=8_000, target_vocab=8_000, **sizes))
+
+
+def _meta(config: TransformerConfig) -> Transformer:
+    with torch.device("meta"):
+        return Transformer(config)
+
+
+@pytest.mark.parametrize("wrong", [{"inner": 65}, {"encoder_layers": 0}, {"decoder_layers": 4}])
+def test_more_than_there_is_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}: the model has"):
+        shrunk(network(), **wrong)
