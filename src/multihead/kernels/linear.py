@@ -167,7 +167,9 @@ def _is_amd_avx2(processor: Processor) -> bool:
 
 
 def _worth_it(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product is large enough for our own kernel."""
+    """Whether a product is large enough for our own kernel, which is not traced."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False  # the sizes are tensors
     rows = x.numel() // max(1, x.shape[-1])
     return rows >= MIN_ROWS and rows * weight.numel() >= MIN_OWN_PRODUCTS
 
