@@ -16,6 +16,7 @@ from multihead.models.transformer import Transformer
 SIZES: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "width": 16, "heads": 2, "inner": 64, "dropout": 0.0}
 SOURCE, TARGET = torch.tensor([[4, 5, 6, 3], [7, 8, 3, 0]]), torch.tensor([[2, 9, 10], [2, 11, 12]])
 LENGTHS = torch.tensor([4, 3])
+EVERY = slice(None)
 
 
 def network(**changes: Any) -> Transformer:
@@ -31,7 +32,7 @@ def logits(model: Transformer) -> torch.Tensor:
         return model(SOURCE, LENGTHS, TARGET).logits
 
 
-def silence(layer: torch.nn.Module, units: slice = slice(None), attention: bool = True) -> None:
+def silence(layer: torch.nn.Module, units: slice = EVERY, attention: bool = True) -> None:
     """Let a layer, or some of its feed-forward units, add nothing."""
     with torch.no_grad():
         layer.feed_forward.contract.weight[:, units] = 0
