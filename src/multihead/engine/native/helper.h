@@ -19,7 +19,7 @@ namespace network {
 
 // Bytes of a model's weights from which on a second thread gains, since a core's cache does not hold them; and those of
 // a product, times its rows.
-static std::atomic<int64_t> large{1 << 23};
+static std::atomic<int64_t> large{1 << 21};
 static inline int64_t shared() { return large.load(std::memory_order_relaxed) / 64; }
 
 class Helper {
