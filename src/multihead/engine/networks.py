@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,6 +17,7 @@ from multihead.errors import ShapeError
 from multihead.kernels.native import thread_count
 from multihead.kernels.native.tensors import pointer
 from multihead.model_folder import round_matrix
+from multihead.models.config import TransformerConfig
 from multihead.models.layers import LinearPositions
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
@@ -32,20 +36,44 @@ def _unsupported(model: Network) -> str | None:
         return "the weights are not float32 on a CPU"
     if has_hooks(model):
         return "hooks watch its modules, which compiled code would not call"
-    skeleton = without_values(lambda: Transformer(model.config))
-    if _module_types(model) != _module_types(skeleton):
+    found, expected = _parts_of(model), _parts_of_settings(model.config)
+    if found.types != expected.types:
         return "modules in it are not a Transformer's own"
-    expected = {name: weight.shape for name, weight in _named(skeleton)}
-    found = {name: weight.shape for name, weight in _named(model)}
-    for name in (*expected, *found):
-        if expected.get(name) != found.get(name):
-            shape, settings = (list(shapes.get(name, ())) or "no weight" for shapes in (found, expected))
+    for name in (*expected.shapes, *found.shapes):
+        if expected.shapes.get(name) != found.shapes.get(name):
+            shape, settings = (list(parts.shapes.get(name, ())) or "no weight" for parts in (found, expected))
             return f"{name} is {shape}, and the model's settings say {settings}"
-    if _heads(model) != _heads(skeleton):
-        return f"its attentions have heads of {_heads(model)}, and the model's settings say {_heads(skeleton)}"
+    if found.heads != expected.heads:
+        return f"its attentions have heads of {found.heads}, and the model's settings say {expected.heads}"
     if not all(_finite(p) for p in model.parameters()):
         return "a weight is not a finite number"
     return None
+
+
+class _Parts(NamedTuple):
+    """What the weights of a network are read by."""
+
+    types: list[tuple[str, type[nn.Module]]]
+    """The modules."""
+    shapes: dict[str, torch.Size]
+    """The weights; a shared one under each of its names."""
+    heads: list[tuple[int, int, int, int]]
+    """Heads and widths of all attentions."""
+
+
+def _parts_of(model: nn.Module) -> _Parts:
+    attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    return _Parts(
+        [(name, type(module)) for name, module in model.named_modules()],
+        {name: weight.shape for name, weight in model.named_parameters(remove_duplicate=False)},
+        [(one.heads, one.kv_heads, one.key_width, one.value_width) for one in attentions],
+    )
+
+
+@lru_cache(maxsize=16)
+def _parts_of_settings(config: TransformerConfig) -> _Parts:
+    """The parts of a new network; to make one, even without values, takes longer than to translate a line."""
+    return _parts_of(without_values(lambda: Transformer(config)))
 
 
 def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
@@ -53,12 +81,30 @@ def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
 
     PyTorch does not count in-place changes of weights that were made in inference mode.
     """
-    return has_hooks(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    modules = _modules(model)
+    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
+    return _hooked(modules), tuple([(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights])
 
 
 def has_hooks(model: nn.Module) -> bool:
     """Whether hooks watch a module, which neither compiled code nor a graph would call."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return _hooked(_modules(model))
+
+
+def _hooked(modules: list[nn.Module]) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a network; one that is shared stands there several times.
+
+    Every search asks for them, and `nn.Module.modules` takes a third of the time in which a small model translates a
+    line, since it puts the names of all modules together.
+    """
+    found = [model]
+    for module in found:
+        found += [child for child in module._modules.values() if child is not None]
+    return found
 
 
 class NetworkWeights:
@@ -142,21 +188,6 @@ def _checked(weight: Tensor, *shape: int) -> Tensor:
     return weight.detach().resolve_neg().contiguous()
 
 
-def _heads(model: nn.Module) -> list[tuple[int, int, int, int]]:
-    """Heads and widths of all attentions."""
-    found = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    return [(one.heads, one.kv_heads, one.key_width, one.value_width) for one in found]
-
-
 def _finite(x: Tensor) -> bool:
     """Whether all elements are finite. Minimum and maximum are NaN if any element is; this needs no copy."""
     return all(bool(extreme.isfinite()) for extreme in x.detach().aminmax())
-
-
-def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The weights by name; a shared one under each of its names."""
-    return [*model.named_parameters(remove_duplicate=False)]
-
-
-def _module_types(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
-    return [(name, type(module)) for name, module in model.named_modules()]
