@@ -263,7 +263,8 @@ class Tokenizer(ABC):
             InputError: an id is not in the vocabulary.
         """
         self._check_range(ids)
-        raw = b"".join([self.entries[i] for i in ids])
+        entries = self.entries
+        raw = b"".join([entries[i] for i in ids])
         return raw.removeprefix(b" ").decode("utf-8", errors="replace")
 
     def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
@@ -280,7 +281,8 @@ class Tokenizer(ABC):
             InputError: an id is not in the vocabulary.
         """
         self._check_range(ids)
-        return [visible(self.vocabulary[i]) for i in ids]
+        vocabulary = self.vocabulary
+        return [visible(vocabulary[i]) for i in ids]
 
     def spell(self, ids: Iterable[int]) -> str:
         """The ids as a line of pieces, to be read and cut by other tools: ``▁A ▁man ▁rid es .``
