@@ -587,6 +587,20 @@ def test_muon_where_its_products_are_few_beside_those_of_an_update():
     assert chosen(batch_tokens=1024, optimizer="muon") == "muon"
 
 
+def test_few_updates_by_muon_are_larger():
+    def chosen(pairs=30_000, **wishes):
+        return decide(TrainSettings(**{"updates": 900, **wishes}), pairs)[0]["learning_rate"]
+
+    usual = chosen(updates=1_000)
+    assert chosen() == 2 * usual
+    assert chosen(width=128) == chosen(width=128, updates=1_000)  # it is as high as was tried
+    for others in ({"optimizer": "adam"}, {"pairs": 200_000}, {"budget": 600, "updates": None}):
+        assert chosen(**others) == usual
+    assert chosen(schedule="constant") == usual / 2
+    assert chosen(from_model=Path("m")) == usual / 10
+    assert chosen(budget=60, updates=None) == 2 * usual
+
+
 def test_two_vocabularies_are_never_tied():
     for settings in (TrainSettings(shared_vocabulary=False), TrainSettings(shared_vocabulary=False, preset="tiny")):
         assert decide(settings)[0]["tie_embeddings"] is False

@@ -28,6 +28,10 @@ budget it is an estimate, and the number of updates is decided anew while the ru
 _MUON = 10
 """Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
 
+_FEW_UPDATES, _HIGH_RATE = 1_000, 0.005
+"""Below this number of updates, Muon has twice the learning rate, but not more than this (docs/lab-notes.md, "Few
+updates")."""
+
 _FEWEST = 5_000
 """Below this number sinusoids remain: a toy of hundreds of pairs generalized worse with rotary positions."""
 
@@ -392,7 +396,10 @@ def choose_training(
         "budget": take("budget", lambda: (None, "the number of updates stays")),
         "schedule": schedule,
         "warmup": warmup,
-        "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup)),
+        "learning_rate": take(
+            "learning_rate",
+            lambda: choose_rate(choices, schedule, model.width, warmup, faster=few_updates(values, corpus, updates)),
+        ),
         "average": take("average", lambda: usual_average(updates)),
         "validate_every": take("validate_every", lambda: often["validate_every"]),
         "patience": take("patience", lambda: choose_patience(schedule)),
@@ -469,9 +476,16 @@ def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
     return max(min(400, updates // 8), 1), "short runs cannot wait"
 
 
-def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tuple[float, str]:
-    """The peak learning rate; for noam, the factor that gives this peak."""
+def few_updates(values: Mapping[str, Any], corpus: CorpusSize, updates: int) -> bool:
+    """Whether Muon has so few updates of few pairs that they have to be larger."""
+    return values["optimizer"] == "muon" and corpus.pairs < _FEW_PAIRS and updates < _FEW_UPDATES
+
+
+def choose_rate(choices: Choices, schedule: str, width: int, warmup: int, *, faster: bool = False) -> tuple[float, str]:
+    """The peak learning rate; for noam, the factor that gives this peak. ``faster``: as `few_updates` says."""
     rate, reason = 0.64 / width, f"for width {width}"
+    if faster and rate < _HIGH_RATE and schedule != "constant" and choices.requested("from_model") is None:
+        rate, reason = min(2 * rate, _HIGH_RATE), f"for width {width} and few updates, which have to be larger"
     if schedule == "constant":
         rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
     if choices.requested("lora") is not None:
