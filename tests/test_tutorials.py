@@ -96,7 +96,8 @@ def check_own_translator(made: dict[str, Any]) -> None:
 
 def check_opus_mt(made: dict[str, Any]) -> None:
     """The terms are learned, the rest stays, and `transformers` translates what we do."""
-    assert made["before"] == {"chess": 0, "everyday": 1}
+    assert made["before"]["chess"] == 0
+    assert made["before"]["everyday"] > 0.8
     assert min(made["after"].values()) > 0.8
     assert json.loads(Path("opus-mt-chess/certificate.json").read_text(encoding="utf-8"))["state"] == "passed"
     theirs = made["tokenizer"].batch_decode(made["found"], skip_special_tokens=True)

@@ -128,7 +128,8 @@ def test_the_stream_ends_with_what_translate_answers(client: Client) -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Translator], servers: Servers) -> None:
     """Each partial text is a prefix of the next one."""
-    model = endless().searching(beam=1, **({"min_length": 6000} if compiled else {"min_length": 60, "no_repeat": 1000}))
+    long = {"min_length": 6000} if compiled else {"min_length": 240, "no_repeat": 1000}
+    model = endless().searching(beam=1, **long)
     if compiled and model.engine is None:
         pytest.skip("no compiled search here")
     client, began = servers.start(lambda: model).client, time.perf_counter()
