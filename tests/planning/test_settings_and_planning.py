@@ -117,6 +117,7 @@ OTHER = {
     "batch_tokens": 321,
     "accumulate": 3,
     "optimizer": "adam",
+    "muon_scale": 0.15,
     "schedule": "noam",
     "learning_rate": 0.123,
     "warmup": 45,
@@ -458,13 +459,15 @@ def test_a_setting_of_another_network_is_refused(architecture):
             planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
 
 
-def test_short_runs_with_few_pairs_and_muon_get_weight_decay():
+def test_runs_of_few_pairs_by_muon_get_weight_decay():
     def chosen(pairs=30_000, **settings):
         return decide(TrainSettings(**settings), pairs)[0]["weight_decay"]
 
     assert chosen(budget=600) > 0
     assert chosen(budget=600, weight_decay=0.0) == 0
-    assert chosen() == chosen(budget=600, optimizer="adam") == chosen(3_000_000, budget=600) == 0
+    assert chosen() > 0
+    assert chosen(budget=600, learning_rate=0.001) > chosen(learning_rate=0.001) == 0
+    assert chosen(budget=600, optimizer="adam") == chosen(3_000_000, budget=600) == 0
     assert chosen(budget=600, from_model="model") == 0
 
 
@@ -587,18 +590,23 @@ def test_muon_where_its_products_are_few_beside_those_of_an_update():
     assert chosen(batch_tokens=1024, optimizer="muon") == "muon"
 
 
-def test_few_updates_by_muon_are_larger():
-    def chosen(pairs=30_000, **wishes):
-        return decide(TrainSettings(**{"updates": 900, **wishes}), pairs)[0]["learning_rate"]
+def test_muon_learns_faster_from_few_pairs():
+    names = ("learning_rate", "muon_scale", "weight_decay")
 
-    usual = chosen(updates=1_000)
-    assert chosen() == 2 * usual
-    assert chosen(width=128) == chosen(width=128, updates=1_000)  # it is as high as was tried
-    for others in ({"optimizer": "adam"}, {"pairs": 200_000}, {"budget": 600, "updates": None}):
-        assert chosen(**others) == usual
-    assert chosen(schedule="constant") == usual / 2
-    assert chosen(from_model=Path("m")) == usual / 10
-    assert chosen(budget=60, updates=None) == 2 * usual
+    def chosen(pairs=30_000, **wishes):
+        return tuple(decide(TrainSettings(**wishes), pairs)[0][name] for name in names)
+
+    rate, scale, decay = chosen()
+    usual, whole, none = chosen(200_000)
+    assert (rate, 2 * scale, none) == (8 * usual, whole, 0)  # so matrices learn four times as fast
+    assert decay > 0
+    assert chosen(width=128)[0] == rate  # it is as high as was tried
+    assert chosen(width=512, optimizer="muon")[0] == rate / 2
+    assert chosen(schedule="constant") == (rate / 4, scale, decay)
+    assert chosen(optimizer="adam") == (usual, whole, 0)
+    assert chosen(from_model=Path("m"))[:2] == (usual / 10, whole)
+    assert chosen(learning_rate=usual)[:2] == (usual, whole)  # a rate from elsewhere means what it did
+    assert chosen(schedule="noam", optimizer="muon")[1] == whole
 
 
 def test_two_vocabularies_are_never_tied():
@@ -636,14 +644,14 @@ def test_max_positions_are_learned_ones():
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "inverse_sqrt", "noam"])
 def test_all_schedules_that_fall_have_the_same_peak(schedule, width):
     """The highest learning rate of the run suits the width, whatever the unit of the setting."""
-    decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000))
+    decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000, optimizer="adam"))
     config = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
     assert max(learning_rate(config, step, width) for step in range(1, 5001)) == pytest.approx(0.64 / width)
     assert (config.patience == 0) is (schedule in ("linear", "cosine", "trapezoid"))
 
 
 def test_a_given_model_is_trained_more_carefully_and_for_less_long():
-    new, _ = decide(TrainSettings(), pace=lambda *_: Pace(0.001, 3000.0))
+    new, _ = decide(TrainSettings(optimizer="adam"), pace=lambda *_: Pace(0.001, 3000.0))
     given, reasons = decide(TrainSettings(from_model="a"), pace=lambda *_: Pace(0.001, 3000.0))
     assert given["learning_rate"] == pytest.approx(new["learning_rate"] / 10)
     assert given["updates"] == pytest.approx(new["updates"] / 4, rel=0.01)

@@ -276,7 +276,7 @@ def test_a_taught_student_is_nearer_to_its_teacher(other, text, numbers, tmp_pat
     """The Kullback-Leibler divergence from the teacher, on sentences that neither has seen."""
     found = {}
     for name, wishes in {"taught": {"teacher": other}, "alone": {}}.items():
-        long = {"updates": 40, "validate_every": 40, "dropout": 0.0, "smoothing": 0.0}
+        long = {"updates": 80, "validate_every": 80, "dropout": 0.0, "smoothing": 0.0}
         numbers.learn(tmp_path / name, data=text, **{**STUDENT, **long, **wishes})
         prepared, models = text_of(tmp_path / name), [load_bundle(f).model for f in (other, tmp_path / name)]
         batch = collate(prepared.valid, np.arange(8), **prepared.target_tokenizer.special_ids)

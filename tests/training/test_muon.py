@@ -1,5 +1,7 @@
 """Muon: orthogonal steps, comparison with PyTorch's, packed maps."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -80,6 +82,26 @@ def test_maps_in_one_matrix_move_as_if_they_were_apart():
     steps(Muon({packed.weight: packed.sizes}, rest), [packed.weight], [[gradient]])
     steps(only_maps(apart), apart, [list(gradient.split_with_sizes([8, 4, 12]))])
     torch.testing.assert_close(packed.weight, torch.cat(apart), rtol=0, atol=1e-6)
+
+
+def test_half_the_scale_moves_matrices_alone_by_half():
+    config = TransformerConfig(
+        source_vocab=20, target_vocab=20, padding_id=0, width=16, heads=2, inner=24, encoder_layers=1, decoder_layers=1
+    )
+    torch.manual_seed(3)
+    start = build_network(config)
+    gradients = [torch.randn_like(parameter) for parameter in start.parameters()]
+    moved = []
+    for scale in (0.2, 0.1):
+        model = copy.deepcopy(start)
+        optimizer = build_optimizer(model, TrainingConfig(updates=1, optimizer="muon", muon_scale=scale))
+        steps(optimizer, list(model.parameters()), [gradients])
+        moved.append([after - before for after, before in zip(model.parameters(), start.parameters(), strict=True)])
+    maps = [parameter in linear_maps(start) for parameter in start.parameters()]
+    assert any(maps)
+    for is_map, whole, half in zip(maps, *moved, strict=True):
+        assert whole.any()
+        torch.testing.assert_close(half, whole / 2 if is_map else whole, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("tied", [True, False])

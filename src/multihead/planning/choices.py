@@ -28,14 +28,17 @@ budget it is an estimate, and the number of updates is decided anew while the ru
 _MUON = 10
 """Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
 
-_FEW_UPDATES, _HIGH_RATE = 1_000, 0.005
-"""Below this number of updates, Muon has twice the learning rate, but not more than this (docs/lab-notes.md, "Few
-updates")."""
+USUAL_SCALE = 0.2
+"""The length of Muon's steps relative to the learning rate, with which they are as long as Adam's."""
+
+_FAST_RATE, _HIGHEST_RATE, _FAST_SCALE = 5.12, 0.02, 0.1
+"""Muon's learning rate with few pairs, times the width, and what it may be at most; and the length of its steps
+relative to this rate, which is Adam's for embeddings and vectors (docs/lab-notes.md, "The rate of Muon")."""
 
 _FEWEST = 5_000
 """Below this number sinusoids remain: a toy of hundreds of pairs generalized worse with rotary positions."""
 
-_FEW_PAIRS = 150_000
+FEW_PAIRS = 150_000
 """Below this number, a new model has rotary positions, and a run with a budget and Muon gets weight decay."""
 
 _FINE_TUNING = 0.25
@@ -248,7 +251,7 @@ def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> t
         return "learned", "max_positions"
     sizes = {name: choices.requested(name) or fixed.get(name) for name in ("width", "heads", "key_dim")}
     head = sizes["key_dim"] or (sizes["width"] or 2) // (sizes["heads"] or 1)
-    if _FEWEST <= corpus.pairs < _FEW_PAIRS and choices.requested("sinusoid") is None and head % 2 == 0:
+    if _FEWEST <= corpus.pairs < FEW_PAIRS and choices.requested("sinusoid") is None and head % 2 == 0:
         return "rotary", "learn more from few pairs; any length"
     return "sinusoidal", "any length"
 
@@ -388,6 +391,8 @@ def choose_training(
     values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))
     trial = build(TrainingConfig, {**values, "updates": 1, "average": 0.99}, "the settings of training")
     updates = choose_updates(choices, corpus, lambda: pace(trial))
+    fast = is_fast(choices, values, model, corpus)
+    values["muon_scale"] = take("muon_scale", lambda: choose_muon_scale(values["optimizer"], fast=fast))
     schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
     warmup = take("warmup", lambda: choose_warmup(choices, updates))
     often = usual_intervals(updates)
@@ -396,10 +401,7 @@ def choose_training(
         "budget": take("budget", lambda: (None, "the number of updates stays")),
         "schedule": schedule,
         "warmup": warmup,
-        "learning_rate": take(
-            "learning_rate",
-            lambda: choose_rate(choices, schedule, model.width, warmup, faster=few_updates(values, corpus, updates)),
-        ),
+        "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup, fast=fast)),
         "average": take("average", lambda: usual_average(updates)),
         "validate_every": take("validate_every", lambda: often["validate_every"]),
         "patience": take("patience", lambda: choose_patience(schedule)),
@@ -409,7 +411,9 @@ def choose_training(
         values["replanned"] = tuple(n for n in ("validate_every", "average") if choices.requested(n) is None)
         if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
             values["replanned"] += ("sentences",)
-    values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
+    values["weight_decay"] = take(
+        "weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"], fast=fast)
+    )
     alike = ("smoothing", "clip", "skip_above", "skip_limit", "best_by", "keep_checkpoints", "tensorboard")
     values["comet"] = take("comet", lambda: choose_comet(choices))
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
@@ -459,10 +463,15 @@ def choose_optimizer(choices: Choices, model: NetworkConfig | DecoderConfig, tok
     return "muon", "learns more from each sentence than Adam"
 
 
-def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str) -> tuple[float, str]:
-    """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay, vocabularies, students")."""
+def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str, *, fast: bool) -> tuple[float, str]:
+    """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay, vocabularies, students").
+
+    With the higher rate of `is_fast`, in all runs: it also keeps the weights from growing.
+    """
+    if fast:
+        return 0.25, f"{corpus.counted} are few, and the learning rate is high"
     new = choices.requested("budget") is not None and choices.requested("from_model") is None
-    if new and optimizer == "muon" and corpus.pairs < _FEW_PAIRS:
+    if new and optimizer == "muon" and corpus.pairs < FEW_PAIRS:
         return 0.5, f"{corpus.counted} are few"
     return 0.0, "the usual value"
 
@@ -476,18 +485,33 @@ def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
     return max(min(400, updates // 8), 1), "short runs cannot wait"
 
 
-def few_updates(values: Mapping[str, Any], corpus: CorpusSize, updates: int) -> bool:
-    """Whether Muon has so few updates of few pairs that they have to be larger."""
-    return values["optimizer"] == "muon" and corpus.pairs < _FEW_PAIRS and updates < _FEW_UPDATES
+def is_fast(
+    choices: Choices, values: Mapping[str, Any], model: NetworkConfig | DecoderConfig, corpus: CorpusSize
+) -> bool:
+    """Whether a new translator is trained by Muon with few pairs, at a rate that is not given: it may be high."""
+    if choices.requested("from_model") is not None or choices.requested("learning_rate") is not None:
+        return False
+    muon = values["optimizer"] == "muon" and choices.requested("schedule") != "noam"
+    return muon and model.architecture == "transformer" and corpus.pairs < FEW_PAIRS
 
 
-def choose_rate(choices: Choices, schedule: str, width: int, warmup: int, *, faster: bool = False) -> tuple[float, str]:
-    """The peak learning rate; for noam, the factor that gives this peak. ``faster``: as `few_updates` says."""
+def choose_muon_scale(optimizer: str, *, fast: bool) -> tuple[float, str]:
+    """The length of Muon's steps relative to the learning rate; ``fast``: as `is_fast` says."""
+    if optimizer != "muon":
+        return USUAL_SCALE, "Adam moves every weight"
+    if fast:
+        return _FAST_SCALE, "embeddings learn at twice the rate of matrices"
+    return USUAL_SCALE, "as long as Adam's steps"
+
+
+def choose_rate(choices: Choices, schedule: str, width: int, warmup: int, *, fast: bool = False) -> tuple[float, str]:
+    """The peak learning rate; for noam, the factor that gives this peak. ``fast``: as `is_fast` says."""
     rate, reason = 0.64 / width, f"for width {width}"
-    if faster and rate < _HIGH_RATE and schedule != "constant" and choices.requested("from_model") is None:
-        rate, reason = min(2 * rate, _HIGH_RATE), f"for width {width} and few updates, which have to be larger"
+    if fast:
+        rate, reason = min(_FAST_RATE / width, _HIGHEST_RATE), f"for width {width}, Muon and few pairs"
     if schedule == "constant":
-        rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
+        share, part = (4, "a quarter") if fast else (2, "half")
+        rate, reason = rate / share, f"{reason}: {part} of what a rate may be that falls"
     if choices.requested("lora") is not None:
         reason = f"a new model's of width {width}: adapters are new, and the rest stays"
     elif choices.requested("from_model") is not None:

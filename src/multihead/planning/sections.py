@@ -315,6 +315,8 @@ class Training(Settings):
     accumulate: int | None = shared("accumulate")
     optimizer: Literal["adam", "muon"] | None = None
     """The optimizer: Adam, or Muon, which learns more from each sentence."""
+    muon_scale: float | None = None
+    """Length of Muon's steps relative to Adam's: 0.2 makes them alike."""
     schedule: Schedule | None = shared("schedule")
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""

@@ -66,6 +66,8 @@ class TrainingConfig(Settings):
     """Maximum number of skipped updates among the last 100; the run stops when there are more."""
     optimizer: Literal["adam", "muon"] = "adam"
     """The optimizer; 'muon' moves linear maps by Muon and all other parameters by Adam (`training.optimizer`)."""
+    muon_scale: float = Field(default=0.2, gt=0, le=MOST_FACTOR)
+    """Length of Muon's steps relative to the learning rate: s in `training.optimizer`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Adam's decay of the mean of gradients."""
     beta2: float = Field(default=0.98, ge=0, lt=1)

@@ -1,18 +1,18 @@
 """Optimizers (Adam, Muon), learning-rate schedules, moving average.
 
-Muon orthogonalizes the momentum of a matrix before the matrix moves by it (Jordan et al. 2024; the factor that makes a
-step as large as Adam's is from Liu et al. 2025, section 2.2). For the weight W [m, n] of a linear map inside a network,
-with the gradient G_t:
+Muon orthogonalizes the momentum of a matrix before the matrix moves by it (Jordan et al. 2024). For the weight W [m, n]
+of a linear map inside a network, with the gradient G_t:
 
     B_t = mu B_(t-1) + (1 - mu) G_t
     U_t = mu B_t + (1 - mu) G_t                                             (Nesterov momentum)
     W_t = (1 - eta lambda) W_(t-1) - eta s sqrt(max(m, n)) orthogonal(U_t)
 
 where orthogonal(P S Q^T) = P Q^T for the singular value decomposition of U: all directions of a step get the same
-length, including rare ones. There is no decomposition; matrix products bring the singular values close to 1. For the
-same number of updates Muon needs fewer sentences than Adam (docs/lab-notes.md), at the cost of a few products per
-matrix, independent of the batch. It is not meant for embeddings (whose rows are words, not directions), the projection
-to the vocabulary, or vectors: Adam moves those. Nor is it meant for fine-tuning weights that Adam has trained.
+length, including rare ones. With s = 0.2 a step is about as large as Adam's (Liu et al. 2025, section 2.2). There is no
+decomposition; matrix products bring the singular values close to 1. For the same number of updates Muon needs fewer
+sentences than Adam (docs/lab-notes.md), at the cost of a few products per matrix, independent of the batch. It is not
+meant for embeddings (whose rows are words, not directions), the projection to the vocabulary, or vectors: Adam moves
+those. Nor is it meant for fine-tuning weights that Adam has trained.
 
 The learning rate is a function of the step alone, so a resumed run needs no scheduler state. With t the step (from 1),
 W the warm-up, T the number of updates, D the model width, and eta the setting ``learning_rate``:
@@ -57,9 +57,6 @@ from multihead.training.splitting import Model, Trainable
 
 MOMENTUM = 0.95
 """mu."""
-
-SCALE = 0.2
-"""s."""
 
 _COEFFICIENTS = (
     (8.2872, -23.5959, 17.3004),
@@ -141,6 +138,7 @@ class Muon(Groups):
         maps: weights with the number of rows of each map in them (`linear_maps`).
         adam: the optimizer of all other parameters; its state and parameter groups become part of this optimizer's.
         weight_decay: lambda.
+        scale: s; with 0.2 the root mean square of a step is about that of Adam's.
         dtype: type of the products that orthogonalize a step.
     """
 
@@ -150,11 +148,12 @@ class Muon(Groups):
         adam: Optimizer,
         *,
         weight_decay: float = 0.0,
+        scale: float = 0.2,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         own = {"params": list(maps), "lr": 0.0, "weight_decay": weight_decay}
         super().__init__([own, *adam.param_groups], adam.state)
-        self._maps, self._adam, self._dtype = dict(maps), adam, dtype
+        self._maps, self._adam, self._scale, self._dtype = dict(maps), adam, scale, dtype
 
     @torch.no_grad()
     def step(self) -> None:
@@ -188,7 +187,7 @@ class Muon(Groups):
                 stacks.setdefault(tuple(wide[0].shape), []).append(wide)
         for shape, stack in stacks.items():
             directions = orthogonal(torch.stack([step for _, step in stack]), self._dtype)
-            length = rate * SCALE * math.sqrt(max(shape))
+            length = rate * self._scale * math.sqrt(max(shape))
             torch._foreach_add_([part for part, _ in stack], list(directions.unbind()), alpha=-length)
 
 
@@ -238,7 +237,7 @@ def build_optimizer(model: Trainable, config: TrainingConfig, muon: type[Muon] =
     if not maps:
         return adam
     products = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    return muon(maps, adam, weight_decay=config.weight_decay, dtype=products)
+    return muon(maps, adam, weight_decay=config.weight_decay, scale=config.muon_scale, dtype=products)
 
 
 def optimizer_tensors(model: Trainable, optimizer: Optimizer) -> dict[str, Tensor]:

@@ -26,7 +26,8 @@ SUPPORTED = frozenset(
         *("output", "target", "valid_target", "held_out", "max_tokens"),
         *("vocab_size", "min_frequency", "coverage", "symbols", "user_symbols"),
         *("model", "preset", *DecoderConfig.model_fields),
-        *("updates", "budget", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate", "warmup"),
+        *("updates", "budget", "batch_tokens", "accumulate", "optimizer", "muon_scale"),
+        *("schedule", "learning_rate", "warmup"),
         *("smoothing", "clip", "skip_above", "skip_limit", "weight_decay", "average", "validate_every", "patience"),
         *("precision", "threads", "device", "log_every", "keep_checkpoints", "tensorboard", "seed"),
     )
