@@ -121,7 +121,7 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     assert chosen(30_000, updates=7).budget is None
     assert (short.small, long.small, long.student) == (False, True, False)
     assert chosen(30_000, shared=False).student
-    assert short.both_ways
+    assert (short.both_ways, long.both_ways, chosen(5_000, budget=600).both_ways) == (False, True, True)
     assert not chosen(30_000, shared=False).both_ways
 
 
@@ -199,6 +199,7 @@ def test_the_others_begin_as_the_model_of_both_ways(whole: Path) -> None:
         assert Path(run["from_model"]["path"]).parent.name == "both-ways"
         assert run["training"]["learning_rate"] == both["training"]["learning_rate"] == SETTINGS["learning_rate"]
         assert run["training"]["optimizer"] == both["training"]["optimizer"]
+        assert run["training"]["muon_scale"] == both["training"]["muon_scale"]
 
 
 def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str, Any], tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from pydantic import Field
 
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
+from multihead.planning.choices import FEW_PAIRS
 from multihead.planning.settings import Choices, TextFile
 
 _TARGET = 0.985
@@ -53,8 +54,12 @@ _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
 FALLING_RATE = 2.0
 """The peak learning rate of models that begin as that of both ways, in relation to its constant rate."""
-STUDENT_RATE = 0.5
-"""The student's peak learning rate, in relation to that of its teachers."""
+STUDENT_RATE, CAREFUL_RATE = 0.5, 0.125
+"""The student's peak learning rate, in relation to that of its teachers; the second where theirs is Muon's for few
+pairs (`planning.choices.is_fast`), so that matrices move as far as with the first and the usual rate."""
+_ONE_WAY = range(10_000, FEW_PAIRS)
+"""Numbers of pairs with which a short run is a single training: with its high rate, Muon learns more from one direction
+in the same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""
 
 
 class BestConfig(Settings):
@@ -117,6 +122,8 @@ def decide(
     short = budget is not None and budget < _SHORT
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = "as many as the time allows"
+    if shared and short and pairs in _ONE_WAY:
+        choices.reasons["both_ways"], shared = "a single training learns more in so short a time", False
     both_ways, several_models = shared or several, not short
     choices.reasons["student"] = (
         "models with a common beginning have little to teach each other"

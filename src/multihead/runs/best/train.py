@@ -33,7 +33,7 @@ from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.models.shrinking import parameters_of
-from multihead.planning.choices import rehearse
+from multihead.planning.choices import USUAL_SCALE, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_run
 from multihead.preparing.corpora import file_record
@@ -300,7 +300,7 @@ class BestRun:
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
         if name == plan.STUDENT:
-            return {"teacher": tuple(self._forward), **self._continuing(self._best_forward(), plan.STUDENT_RATE)}
+            return {"teacher": tuple(self._forward), **self._student_settings()}
         if name == plan.SMALL:
             own = dict.fromkeys(_SIZES)
             own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
@@ -310,6 +310,12 @@ class BestRun:
         own_rate = free and self._settings.learning_rate is None
         return self._continuing(self._folder / plan.BOTH, plan.FALLING_RATE if own_rate else 1.0)
 
+    def _student_settings(self) -> dict[str, Any]:
+        own = self._continuing(self._best_forward(), plan.STUDENT_RATE)
+        if self._settings.learning_rate is None and own["muon_scale"] < USUAL_SCALE:
+            return self._continuing(self._best_forward(), plan.CAREFUL_RATE)
+        return own
+
     def _continuing(self, run: Path, rate: float) -> dict[str, Any]:
         """Begin as the model of a run, and train as that did, with its learning rate times ``rate``."""
         config = read_run(run)
@@ -318,6 +324,7 @@ class BestRun:
         return {
             "from_model": run / "best",
             "optimizer": training.optimizer,
+            "muon_scale": training.muon_scale,
             "weight_decay": training.weight_decay,
             "learning_rate": training.learning_rate * rate,
         }
