@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 
 from multihead import Translator
 from multihead.bundle import save_bundle
@@ -62,6 +63,10 @@ def test_tuned_weights_are_at_least_as_good_as_each_feature_and_reach_evaluate(
     weights = str(Weights(**{**everything["weights"], "reverse": everything["weights"]["reverse"] or 1e-9}))
     again = json.loads(call("evaluate", trained, *valid, *flags, "--weights", weights, "--json").text)
     assert again["measures"][0]["score"] == pytest.approx(everything["bleu"], abs=1e-9)
+    source, references = (Path(valid[place]).read_text().splitlines() for place in (1, 3))
+    chosen = lines(call("translate", trained, *flags, "--weights", weights, given="\n".join([*source, ""]).encode()))
+    counted = sacrebleu.corpus_bleu(chosen, [references])
+    assert everything["length"] == counted.sys_len / counted.ref_len
     plain = json.loads(call("evaluate", trained, *valid, "--beam", 4, "--json").text)
     assert plain["measures"][0]["score"] == pytest.approx(rows["forward",]["bleu"], abs=1e-9)
 

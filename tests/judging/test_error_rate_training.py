@@ -10,7 +10,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from multihead.judging.error_rate_training import Table, line_search, maximize
-from multihead.metrics.bleu_counts import bleu_counts, bleu_of
+from multihead.metrics.bleu_counts import bleu_counts, bleu_of, length_ratio
 
 WORDS = ["a", "dog", "cat", "runs", "sleeps", "fast", "the", "big", ",", "."]
 
@@ -36,8 +36,9 @@ def test_counts_add_up_to_sacrebleu(seed: int) -> None:
     size = int(draw.integers(1, 5))
     ours, theirs = texts(draw, size), texts(draw, size)
     total = sum(bleu_counts([one], other) for one, other in zip(ours, theirs, strict=True))
-    wanted = BLEU(force=True).corpus_score(ours, [theirs]).score
-    assert bleu_of(np.stack([total, total])) == pytest.approx(np.full((2, 1), wanted), abs=1e-9)
+    wanted = BLEU(force=True).corpus_score(ours, [theirs])
+    assert bleu_of(np.stack([total, total])) == pytest.approx(np.full((2, 1), wanted.score), abs=1e-9)
+    assert length_ratio(total[0]) == (wanted.sys_len / wanted.ref_len if wanted.ref_len else 1.0)
 
 
 def brute_force(table: Table, start: Any, direction: Any, low: float, high: float) -> float:

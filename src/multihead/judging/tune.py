@@ -59,6 +59,8 @@ class Tuned:
     """With weights found on the other half of the sentences; the mean of `_SPLITS` splits."""
     gain: tuple[float, float]
     """95% interval of the difference between `held_out` and the BLEU of the search's own choice."""
+    length: float
+    """Words of the translations relative to those of the references, on all sentences with these weights."""
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -89,17 +91,18 @@ class Tuning:
 
     def __str__(self) -> str:
         own = self.rows[0].bleu
-        lines = [["features", "BLEU", "held out", "gain", "95%", "weights"]]
+        lines = [["features", "BLEU", "held out", "gain", "95%", "length", "weights"]]
         for row in self.rows:
             low, high = row.gain
             found = (
                 [f"{row.held_out - own:+.2f}", f"[{low:+.2f}, {high:+.2f}]"] if row.features != _FIXED[0] else ["", ""]
             )
             numbers = [f"{row.bleu:.2f}", f"{row.held_out:.2f}", *found]
-            lines.append([" + ".join(row.features), *numbers, str(row.weights)])
+            lines.append([" + ".join(row.features), *numbers, f"{row.length:.3f}", str(row.weights)])
         return (
             f"{self.sentences:,} sentences, {self.candidates:.1f} candidates each\n\n{format_table(lines)}\n\n"
             f"held out: weights found on the other half of the sentences, mean of {_SPLITS} splits; gain: of that\n"
+            "length: words of the translations, relative to the references; other text may want another\n"
             f"{self.signature}"
         )
 
@@ -182,7 +185,8 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
             found[place // 2, half] = table.picked(table.chosen(weights[1 + others[place]]))[half]
         best = Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True)))
         held_out = float(bleu_of(found.sum(1)).mean())
-        rows.append(Tuned(names, best, table.bleu(weights[0]), held_out, _interval(own, found)))
+        bleu, length = table.bleu(weights[0]), table.length(weights[0])
+        rows.append(Tuned(names, best, bleu, held_out, _interval(own, found), length))
     return rows
 
 

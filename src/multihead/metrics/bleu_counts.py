@@ -55,3 +55,8 @@ def bleu_of(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     logs = np.log(smoothed / np.maximum(totals, 1)).mean(-1)
     brevity = np.minimum(0.0, 1 - theirs / np.maximum(ours, 1))
     return np.where(possible, 100 * np.exp(logs + brevity), 0.0)
+
+
+def length_ratio(counts: Counts) -> float:
+    """c / r of a row of summed counts; 1.0 if the references have no words."""
+    return float(counts[8] / counts[9]) if counts[9] else 1.0
