@@ -305,7 +305,7 @@ class BestRun:
             own = dict.fromkeys(_SIZES)
             own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
             if self._settings.dropout is None:
-                own["dropout"] = _config_of(self._forward[0]).model.dropout * plan.SMALL_DROPOUT
+                own["dropout"] = plan.SMALL_DROPOUT
             return {**own, "from_model": self._folder / _START}
         if not self._config.both_ways:
             return {}
