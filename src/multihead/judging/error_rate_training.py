@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from multihead.metrics.bleu_counts import COLUMNS, Counts, bleu_of, length_ratio
+from multihead.metrics.bleu_counts import COLUMNS, Counts, bleu_of
 from multihead.translating.choosing import Features, weighted
 
 Places = npt.NDArray[np.int64]
@@ -71,10 +71,6 @@ class Table:
     def bleu(self, weights: Features) -> float:
         """Corpus BLEU of the candidates that the weights choose."""
         return float(bleu_of(self.picked(self.chosen(weights)).sum(0)))
-
-    def length(self, weights: Features) -> float:
-        """Words of the candidates that the weights choose, relative to those of the references."""
-        return length_ratio(self.picked(self.chosen(weights)).sum(0))
 
 
 def line_search(table: Table, start: Features, direction: Features, low: float, high: float) -> float:

@@ -22,7 +22,7 @@ from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.errors import DataError
 from multihead.judging.error_rate_training import Places, Table, maximize
-from multihead.metrics.bleu_counts import Counts, bleu_counts, bleu_of
+from multihead.metrics.bleu_counts import Counts, bleu_counts, bleu_of, length_ratio
 from multihead.metrics.scores import Tokenizer, bleu_metric
 from multihead.text.context import in_context
 from multihead.translating.choosing import FEATURES, Features, as_array, measure
@@ -185,8 +185,8 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
             found[place // 2, half] = table.picked(table.chosen(weights[1 + others[place]]))[half]
         best = Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True)))
         held_out = float(bleu_of(found.sum(1)).mean())
-        bleu, length = table.bleu(weights[0]), table.length(weights[0])
-        rows.append(Tuned(names, best, bleu, held_out, _interval(own, found), length))
+        chosen = table.picked(table.chosen(weights[0])).sum(0)
+        rows.append(Tuned(names, best, float(bleu_of(chosen)), held_out, _interval(own, found), length_ratio(chosen)))
     return rows
 
 
