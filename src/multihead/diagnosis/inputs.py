@@ -32,7 +32,7 @@ from multihead.planning.settings import (
     TextFile,
     TrainSettings,
     holds_pairs,
-    read_run,
+    read_begun_run,
 )
 from multihead.preparing.prepared import folder_here, read_manifest
 from multihead.text.languages import Languages as ModelLanguages
@@ -189,8 +189,7 @@ def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
         return _from_prepared(folder, settings)
     if not (folder / work_folder.RUN).is_file():
         return _with_bundle(DiagnosisInputs(settings, name=str(folder)), load_bundle(folder), trained=True)
-    config = read_run(folder)
-    assert config is not None
+    config = read_begun_run(folder)
     inputs = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
         return replace(_with_bundle(inputs, load_bundle(folder), trained=True), network=config.model)

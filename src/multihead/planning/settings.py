@@ -393,3 +393,10 @@ def read_run(folder: Path) -> RunConfig | None:
         FormatError: run.json is damaged, or of a newer version.
     """
     return work_folder.read(folder, RunConfig)
+
+
+def read_begun_run(folder: Path) -> RunConfig:
+    """As `read_run`, for a folder whose run.json is there."""
+    config = read_run(folder)
+    assert config is not None
+    return config

@@ -35,7 +35,7 @@ from multihead.model_folder import write_json
 from multihead.models.shrinking import parameters_of
 from multihead.planning.choices import USUAL_SCALE, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
-from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TextFile, TrainSettings, read_run
+from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_begun_run
 from multihead.preparing.corpora import file_record
 from multihead.preparing.derived import Direction, derive
 from multihead.preparing.journal import has_shards
@@ -320,7 +320,7 @@ class BestRun:
 
     def _continuing(self, run: Path, rate: float) -> dict[str, Any]:
         """Begin as the model of a run, and train as that did, with its learning rate times ``rate``."""
-        training = _config_of(run).training
+        training = read_begun_run(run).training
         return {
             "from_model": run / "best",
             "optimizer": training.optimizer,
@@ -423,7 +423,7 @@ class BestRun:
 
     def _describe_small(self, last: Path, scores: list[tuple[float, float]]) -> dict[str, Any]:
         """What uses.json says of the small model; ``scores`` are its BLEU and that of the best, in each direction."""
-        configs = [_config_of(path) for path in (self._folder / plan.SMALL, last)]
+        configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, last)]
         parameters, of = (parameters_of(config.model) for config in configs)  # type: ignore[arg-type]
         behind = max(best - own for own, best in scores)
         shown = ", ".join(f"{own:.2f}" for own, _ in scores)
@@ -444,10 +444,3 @@ class BestRun:
             return self._reverse
         known = {(record.source, record.target) for record in self._text().config.directions}
         return [last] if (direction.target, direction.source) in known else []
-
-
-def _config_of(run: Path) -> RunConfig:
-    """What was decided about a run that has begun."""
-    config = read_run(run)
-    assert config is not None
-    return config

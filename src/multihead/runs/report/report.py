@@ -28,7 +28,7 @@ from multihead.errors import ConfigurationError, Interrupted, MissingDependencyE
 from multihead.files import sha256_of, write_text
 from multihead.inspection.curves import draw_curves
 from multihead.judging.errors import Errors, count_words, find_errors
-from multihead.planning.settings import RunConfig, read_run
+from multihead.planning.settings import RunConfig, read_begun_run
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.runs.best.plan import FORWARD, STUDENT
 from multihead.runs.curves import Log, panels_of, read_curves, read_log
@@ -88,8 +88,7 @@ def report(
     if (source is None) != (target is None):
         raise ConfigurationError("source and target: give both, or none for the validation text of the run")
     folder, (final, base) = Path(output), _runs(Path(run))
-    config = read_run(base)
-    assert config is not None
+    config = read_begun_run(base)
     others = [Path(path) for path in against]
     if final != base and base.resolve() not in {path.resolve() for path in others}:
         others.insert(0, base)  # a student begins as one of these: their curves belong together
