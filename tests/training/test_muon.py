@@ -49,6 +49,16 @@ def test_what_is_left_of_a_matrix_are_its_directions(shape, dtype):
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0.02)  # the length of a gradient does not matter
 
 
+def test_large_singular_values_become_1_and_small_ones_stay_small():
+    sizes = (0.9, 0.3, 0.1, 0.03, 0.02, 0.003, 1e-4)
+    given, _ = with_singular_values(*sizes, rows=40, columns=60)
+    found = torch.linalg.svdvals(orthogonal(given[None]).double())[0][: len(sizes)].tolist()
+    norm = float(given.norm())
+    for size, value in zip(sizes, sorted(found[:5]) + found[5:], strict=True):  # the order of the large ones may change
+        assert value < 54 * size / norm
+        assert size < 0.02 * norm or abs(value - 1) < 0.12
+
+
 def test_nothing_stays_nothing():
     assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 

@@ -9,10 +9,10 @@ of a linear map inside a network, with the gradient G_t:
 
 where orthogonal(P S Q^T) = P Q^T for the singular value decomposition of U: all directions of a step get the same
 length, including rare ones. With s = 0.2 a step is about as large as Adam's (Liu et al. 2025, section 2.2). There is no
-decomposition; matrix products bring the singular values close to 1. For the same number of updates Muon needs fewer
-sentences than Adam (docs/lab-notes.md), at the cost of a few products per matrix, independent of the batch. It is not
-meant for embeddings (whose rows are words, not directions), the projection to the vocabulary, or vectors: Adam moves
-those. Nor is it meant for fine-tuning weights that Adam has trained.
+decomposition; matrix products bring the singular values close to 1, except for the smallest. For the same number of
+updates Muon needs fewer sentences than Adam (docs/lab-notes.md), at the cost of a few products per matrix, independent
+of the batch. It is not meant for embeddings (whose rows are words, not directions), the projection to the vocabulary,
+or vectors: Adam moves those. Nor is it meant for fine-tuning weights that Adam has trained.
 
 The learning rate is a function of the step alone, so a resumed run needs no scheduler state. With t the step (from 1),
 W the warm-up, T the number of updates, D the model width, and eta the setting ``learning_rate``:
@@ -59,14 +59,13 @@ MOMENTUM = 0.95
 """mu."""
 
 _COEFFICIENTS = (
-    (8.2872, -23.5959, 17.3004),
-    (4.1071, -2.9478, 0.5448),
-    (3.9487, -2.9089, 0.5518),
-    (3.3184, -2.4885, 0.5100),
-    (2.3007, -1.6689, 0.4188),
+    (7.7110, -22.1138, 16.2487),
+    (3.2153, -2.4112, 0.5013),
+    (2.2183, -1.5940, 0.4107),
 )
-"""a, b and c of each iteration: a sequence of optimal odd polynomials of degree 5 (Amsel et al. 2025, table of section
-4)."""
+"""a, b and c of each iteration: optimal odd polynomials of degree 5, in a sequence as that of Amsel et al. (2025): the
+first is the one nearest to 1 on [0.02, 1], each further one on the interval that those before it map to. More of them
+would bring smaller singular values closer to 1, which gains nothing (docs/lab-notes.md, "Three passes of Muon")."""
 
 _SAFE = 1.01
 """All iterations but the last scale their matrix down by this: rounding may have moved a singular value above 1, where
@@ -94,13 +93,14 @@ def linear_maps(model: Trainable) -> dict[nn.Parameter, tuple[int, ...]]:
 def orthogonal(
     matrices: Float[Tensor, "maps rows columns"], dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "maps rows columns"]:
-    """Approximately P Q^T for each matrix P S Q^T: the singular values come out within a few percent of 1.
+    """Approximately P Q^T for each matrix P S Q^T: large singular values come out near 1, the smallest ones smaller.
 
         X_0     = U / |U|                                    (Frobenius norm: no singular value is above 1)
         X_(k+1) = a_k X_k + (b_k A + c_k A A) X_k,           A = X_k X_k^T
 
-    This is the Newton-Schulz iteration with different coefficients in each of its five steps. A singular value below
-    about a thousandth of the norm stays below 1; a matrix of zeros stays zero.
+    This is the Newton-Schulz iteration with different coefficients in each of its three steps. A singular value of at
+    least a fiftieth of the norm comes out within 0.12 of 1; a smaller one is multiplied by at most 54, so noise stays
+    small, and a matrix of zeros stays zero.
 
     Args:
         matrices: a stack of matrices U.
