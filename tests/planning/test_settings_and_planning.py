@@ -424,6 +424,7 @@ def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     model = planning.choose_model(choices, corpus, machine)
     speed = pace or (lambda *_: Pace(0.2, 3000.0))
     training = planning.choose_training(choices, corpus, model, machine, speed)
+    model = planning.adapt_dropout(choices, model, corpus, training)
     generation = planning.choose_generation(choices)
     decided = {**model.model_dump(), **training.model_dump(), **generation.stored_values(), "vocab_size": size}
     return decided, choices.reasons
@@ -566,14 +567,20 @@ def test_the_pace_is_measured_for_the_batch_that_was_chosen():
     assert asked == [(777, 2, "muon")]
 
 
-def test_little_text_that_is_seen_often_is_learned_with_more_dropout():
-    def chosen(pairs=29_000, **wishes):
+def test_what_is_seen_often_is_learned_with_more_dropout():
+    """Text of 420,000 tokens is seen once in 121 updates."""
+
+    def chosen(pairs=30_000, **wishes):
         return decide(TrainSettings(**wishes), pairs=pairs)[0]["dropout"]
 
-    assert chosen() == chosen(budget="13m") == 0.3
-    assert chosen(budget="10m") == chosen(updates=900) == chosen(pairs=200_000) == chosen(model="recurrent") == 0.2
-    assert chosen(pairs=600_000) == 0.1
+    rates = [chosen(updates=updates) for updates in (1, 900, 1_000, 2_900, 3_100, 10_000)]
+    assert rates == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
+    assert chosen(updates=900, batch_tokens=2048) == 0.1 < chosen(updates=900, accumulate=2) == 0.2
+    assert chosen() == 0.3
+    assert chosen(pairs=200_000, updates=100_000) == chosen(model="recurrent", updates=1) == 0.2
+    assert chosen(pairs=600_000, updates=100_000) == 0.1
     assert chosen(dropout=0.05) == 0.05
+    assert chosen(dropout=0.25, updates=1) == 0.25
 
 
 def test_muon_where_its_products_are_few_beside_those_of_an_update():

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from multihead.configuration import MOST_UPDATES, Machine, Settings, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.models.config import ARCHITECTURES, Architecture, NetworkConfig, preset
 from multihead.models.decoder.config import DecoderConfig, decoder_preset
-from multihead.planning.settings import Choices, TrainSettings, usual_average, usual_intervals
+from multihead.planning.settings import AS_ASKED, Choices, TrainSettings, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
 
@@ -40,6 +40,12 @@ _FEWEST = 5_000
 
 FEW_PAIRS = 150_000
 """Below this number, a new model has rotary positions, and a run with a budget and Muon gets weight decay."""
+
+_SHORT_DROPOUTS = ((8.0, 0.1), (25.0, 0.2))
+"""Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
+
+_FILLED = 0.85
+"""Share of a batch's cells that are not padding, as usual."""
 
 _FINE_TUNING = 0.25
 """Length of a fine-tuning run relative to training a new model."""
@@ -83,7 +89,9 @@ def choose_vocabulary(choices: Choices, pairs: int, unit: str = "pairs") -> int:
 FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_id", "factors")
 """Fields of a network's settings that follow from the text or from the kind of network."""
 
-_GIVEN = "the given model's"
+_GIVEN, _PRESETS = "the given model's", "the preset's"
+
+Network = TypeVar("Network", bound=NetworkConfig | DecoderConfig)
 
 
 def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> NetworkConfig:
@@ -138,7 +146,7 @@ def _fields(
     """The settings of a network that do not follow from the text."""
     rules = _rules(choices, architecture, corpus, fixed)
     defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
-    defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
+    defaults |= rules | {name: (value, _PRESETS) for name, value in fixed.items()}
     return {
         name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
         for name in kind.model_fields
@@ -222,7 +230,7 @@ def _rules(
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
     one_vocabulary = one_vocabulary and corpus.factors == 1
     common: dict[str, tuple[Any, str]] = {
-        "dropout": _dropout(choices, architecture, corpus),
+        "dropout": _most_dropout(architecture, corpus),
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
         "tie_output": (True, "fewer parameters to learn"),
     }
@@ -256,13 +264,27 @@ def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> t
     return "sinusoidal", "any length"
 
 
-def _dropout(choices: Choices, architecture: str, corpus: CorpusSize) -> tuple[float, str]:
-    """The dropout rate, higher for a small corpus that is seen often."""
-    budget = choices.requested("budget")
-    often = choices.requested("updates") is None and (budget is None or budget >= usual_time(corpus.pairs) / 2)
-    if architecture != "recurrent" and corpus.pairs < 100_000 and often:
+def _most_dropout(architecture: str, corpus: CorpusSize) -> tuple[float, str]:
+    """The dropout rate of a long training, higher for a small corpus."""
+    if architecture != "recurrent" and corpus.pairs < 100_000:
         return 0.3, f"for {corpus.counted}, each of which is seen dozens of times"
     return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.counted}"
+
+
+def adapt_dropout(choices: Choices, model: Network, corpus: CorpusSize, training: TrainingConfig) -> Network:
+    """A new network with less dropout if its training is short: what is seen few times is not memorized.
+
+    The number of epochs is an estimate, which a run with a budget does not revise. Recurrent networks keep the rate.
+    """
+    if model.architecture == "recurrent" or choices.reasons["dropout"] in (AS_ASKED, _PRESETS):
+        return model
+    cells = training.updates * training.batch_tokens * training.accumulate
+    epochs = _FILLED * cells / max(corpus.target_tokens, 1)
+    for most, rate in _SHORT_DROPOUTS:
+        if epochs < most and rate < model.dropout:
+            choices.reasons["dropout"] = f"for {corpus.counted}, each of which is seen {epochs:.0f} times"
+            return cast("Network", model.model_copy(update={"dropout": rate}))
+    return model
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ from multihead.training.config import TrainingConfig
 
 T = TypeVar("T")
 
+AS_ASKED = "as asked"
+"""The reason of a setting that the user gave."""
+
 
 class BaseRunConfig(Settings):
     """What the ``run.json`` of every kind of run holds: all decisions, with their reasons.
@@ -188,7 +191,7 @@ class Choices:
     def take(self, name: str, choose: Callable[[], tuple[T, str]]) -> T:
         """The user's value of ``name``, or else the value of ``choose()``, which returns value and reason."""
         requested: T | None = self.requested(name)
-        value, reason = (requested, "as asked") if requested is not None else choose()
+        value, reason = (requested, AS_ASKED) if requested is not None else choose()
         self.reasons[name] = reason
         return value
 
@@ -204,7 +207,7 @@ class Choices:
         """
         given = work_folder.given_settings(self.settings)
         given = {name: value for name, value in given.items() if fields is None or name in fields}
-        self.reasons |= {**reasons, **dict.fromkeys(given, "as asked")}
+        self.reasons |= {**reasons, **dict.fromkeys(given, AS_ASKED)}
         return {**chosen, **given}
 
 

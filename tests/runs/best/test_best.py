@@ -24,7 +24,15 @@ from multihead.lines.translate_shards import Models
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import journal, shards
 from multihead.runs.best.comparison import compare_uses
-from multihead.runs.best.plan import FALLING_RATE, STUDENT_RATE, BestConfig, budget_of, decide, stages_of
+from multihead.runs.best.plan import (
+    FALLING_RATE,
+    STUDENT_DROPOUT,
+    STUDENT_RATE,
+    BestConfig,
+    budget_of,
+    decide,
+    stages_of,
+)
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
 from multihead.serving.uses import read_uses
@@ -230,7 +238,8 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
 ) -> None:
     """The student begins as the best of its teachers; embeddings that are most of the network have no half."""
     folder = tmp_path / "run"
-    learn(folder, **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1})
+    short = {"shared_vocabulary": False, "updates": 1, "validate_every": 1, "dropout": None}
+    learn(folder, **{**wishes, **short})
     assert "there will be no small model: " in (folder / "log.txt").read_text()
     assert not (folder / "small").exists()
     assert json.loads((folder / "uses.json").read_text()).keys() == {"model", "sentences", "uses"}
@@ -244,6 +253,7 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     assert Path(student["from_model"]["path"]).parent.name == max(scores, key=lambda name: scores[name])
     assert [Path(teacher["path"]).name for teacher in student["teachers"]] == list(scores)
     assert student["training"]["learning_rate"] == STUDENT_RATE * first["training"]["learning_rate"]
+    assert student["model"]["dropout"] == STUDENT_DROPOUT
 
 
 def test_the_flags_of_each_use_give_its_validation_score(

@@ -57,9 +57,12 @@ FALLING_RATE = 2.0
 STUDENT_RATE, CAREFUL_RATE = 0.5, 0.125
 """The student's peak learning rate, in relation to that of its teachers; the second where theirs is Muon's for few
 pairs (`planning.choices.is_fast`), so that matrices move as far as with the first and the usual rate."""
+STUDENT_DROPOUT = 0.1
+"""The student's dropout: the predictions of its teachers keep it from memorizing the text (docs/lab-notes.md, "Dropout
+and epochs")."""
 SMALL_DROPOUT = 0.0
-"""The small model's dropout: the predictions of its teachers keep it from memorizing the text, and it has fewer
-parameters to do so (docs/lab-notes.md, "Models from nothing for an hour")."""
+"""The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
+for an hour")."""
 _ONE_WAY = range(10_000, FEW_PAIRS)
 """Numbers of pairs with which a short run is a single training: with its high rate, Muon learns more from one direction
 in the same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""

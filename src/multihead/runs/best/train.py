@@ -300,13 +300,15 @@ class BestRun:
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
         if name == plan.STUDENT:
-            return {"teacher": tuple(self._forward), **self._student_settings()}
+            return {
+                "teacher": tuple(self._forward),
+                **self._student_settings(),
+                **self._less_dropout(plan.STUDENT_DROPOUT),
+            }
         if name == plan.SMALL:
             own = dict.fromkeys(_SIZES)
             own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
-            if self._settings.dropout is None:
-                own["dropout"] = plan.SMALL_DROPOUT
-            return {**own, "from_model": self._folder / _START}
+            return {**own, **self._less_dropout(plan.SMALL_DROPOUT), "from_model": self._folder / _START}
         if not self._config.both_ways:
             return {}
         own_rate = free and self._settings.learning_rate is None
@@ -317,6 +319,10 @@ class BestRun:
         if self._settings.learning_rate is None and own["muon_scale"] < USUAL_SCALE:
             return self._continuing(self._best_forward(), plan.CAREFUL_RATE)
         return own
+
+    def _less_dropout(self, rate: float) -> dict[str, float]:
+        """The dropout of a model with teachers, unless the user gave one."""
+        return {"dropout": rate} if self._settings.dropout is None else {}
 
     def _continuing(self, run: Path, rate: float) -> dict[str, Any]:
         """Begin as the model of a run, and train as that did, with its learning rate times ``rate``."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from multihead.configuration import Machine, Settings, build
 from multihead.errors import ConfigurationError
 from multihead.models.decoder.config import DecoderConfig
-from multihead.planning.choices import CorpusSize, Pace, choose_decoder, choose_training
+from multihead.planning.choices import CorpusSize, Pace, adapt_dropout, choose_decoder, choose_training
 from multihead.planning.settings import BaseRunConfig, Choices, TextFile, TrainSettings
 from multihead.training.config import TrainingConfig
 
@@ -122,7 +122,7 @@ def decide(
         "best_by": ("loss", "what perplexity is made of"),
     }
     training = choose_training(choices, corpus, model, machine, lambda trial: pace(model, trial), usual)
-    return model, training
+    return adapt_dropout(choices, model, corpus, training), training
 
 
 def choose_size(choices: Choices) -> int:

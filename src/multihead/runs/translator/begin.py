@@ -28,6 +28,7 @@ from multihead.models.transformer import Transformer
 from multihead.planning.choices import (
     CorpusSize,
     Pace,
+    adapt_dropout,
     choose_generation,
     choose_given_model,
     choose_model,
@@ -172,6 +173,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             return replace(measured, spent=time.monotonic() - self._context.started)
 
         training = choose_training(choices, corpus, model, self._machine, pace)
+        if given is None:
+            model = adapt_dropout(choices, model, corpus, training)
         settings = self._settings
         return RunConfig(
             versions=installed_versions(),
