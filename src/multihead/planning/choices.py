@@ -41,7 +41,7 @@ _FEWEST = 5_000
 FEW_PAIRS = 150_000
 """Below this number, a new model has rotary positions, and a run with a budget and Muon gets weight decay."""
 
-_SHORT_DROPOUTS = ((8.0, 0.1), (25.0, 0.2))
+_SHORT_DROPOUTS = ((20.0, 0.1), (30.0, 0.2))
 """Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
 
 _FILLED = 0.85

@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, without_checks: Any) -> Path:
     (folder / "many.toml").write_text(recipe, encoding="utf-8")
     write(folder / "train-de-en-1.tsv", "de", "en", 200, 1)
     write(folder / "train-de-en-2.tsv", "de", "en", 100, 2)
-    write(folder / "train-fr-en.tsv", "fr", "en", 100, 3)
+    write(folder / "train-fr-en.tsv", "fr", "en", 200, 3)
     write(folder / "valid-de-en.tsv", "de", "en", 12, 4)
     write(folder / "valid-fr-en.tsv", "fr", "en", 8, 5)
     threads = torch.get_num_threads()
@@ -133,9 +133,9 @@ def test_every_training_source_begins_with_the_symbol_of_its_target(run: Path) -
         symbol = prepared.source_tokenizer.id_of(str(corpus.target_language))
         assert {int(prepared.train.source[i][0]) for i in range(start, start + corpus.pairs)} == {symbol}
         start += corpus.pairs
-    # n^(1/5) over directions: 300 and 100 pairs.
+    # n^(1/5) over directions: 300 and 200 pairs.
     shares = [corpus.pairs * corpus.weight for corpus in corpora]
-    assert (shares[0] + shares[1]) / shares[4] == pytest.approx(3 ** (1 / 5))
+    assert (shares[0] + shares[1]) / shares[4] == pytest.approx(1.5 ** (1 / 5))
 
 
 def test_the_model_stays_one_of_several_directions(run: Path, tmp_path: Path) -> None:
