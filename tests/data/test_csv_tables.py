@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report
@@ -42,20 +42,26 @@ def read(
     return pairs, report
 
 
+def record(row: tuple[str, ...], separator: str, every: bool) -> str:
+    """A line of CSV. Python 3.11 quotes a CR only if the line end has one, so that is replaced afterwards."""
+    stream = io.StringIO()
+    quoting = csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL
+    csv.writer(stream, delimiter=separator, quoting=quoting, lineterminator="\r\n").writerow(row)
+    return stream.getvalue().removesuffix("\r\n") + "\n"
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(cells, cells), max_size=8), st.sampled_from(",;\t"), st.booleans())
+@example([("0", "\r0")], ",", False)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], separator: str, every: bool
 ) -> None:
-    stream = io.StringIO()
-    quoting = csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL
-    writer = csv.writer(stream, delimiter=separator, quoting=quoting, lineterminator="\n")
-    writer.writerow(("id", "de", "en"))
+    written = [record(("id", "de", "en"), separator, every)]
     lines = []
     for row in [("eins", "one"), *rows]:
-        lines.append(stream.getvalue().count("\n") + 1)
-        writer.writerow(("7", *row))
-    pairs, report = read(tmp_path_factory.mktemp("csv") / "t.csv", stream.getvalue(), DE_EN)
+        lines.append("".join(written).count("\n") + 1)
+        written.append(record(("7", *row), separator, every))
+    pairs, report = read(tmp_path_factory.mktemp("csv") / "t.csv", "".join(written), DE_EN)
     # A line break is one in a file of lines: CR LF and CR are read as LF.
     texts = [tuple(one_line(text) for text in row) for row in [("eins", "one"), *rows]]
     whole = [bool(source.strip() and target.strip()) for source, target in texts]
