@@ -127,10 +127,13 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     short, long = chosen(30_000, budget=600), chosen(30_000, budget=3600)
     assert (short.forward, short.reverse) == (1, 0) < (long.forward, long.reverse)
     assert chosen(30_000, updates=7).budget is None
-    assert (short.small, long.small, long.student) == (False, True, False)
-    assert chosen(30_000, shared=False).student
-    assert (short.both_ways, long.both_ways, chosen(5_000, budget=600).both_ways) == (False, True, True)
-    assert not chosen(30_000, shared=False).both_ways
+    assert (short.small, long.small, short.student, long.student) == (False, True, False, True)
+    assert not short.both_ways
+    assert not long.both_ways
+    for other in (chosen(30_000, budget=7200), chosen(30_000, updates=7), chosen(5_000, budget=1200)):
+        assert (other.both_ways, other.small, other.student) == (True, True, False)
+    assert not chosen(5_000, shared=False).both_ways
+    assert chosen(5_000, shared=False).student
 
 
 # --------------------------------------------------------------------------- the run

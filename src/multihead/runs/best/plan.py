@@ -2,7 +2,7 @@
 
 Text of pairs (x, y) gives, in this order,
 
-    both-ways                    one translator from x to y and from y to x
+    both-ways                    one translator from x to y and from y to x, where it pays
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
     student                      the best forward model, trained on with all forward models as its teachers
@@ -12,8 +12,10 @@ Text of pairs (x, y) gives, in this order,
 Text of several directions has all of them in each model. It is learned as it is by the first one, there are no reverse
 models, and a model that has the opposite of a direction chooses among its own candidates.
 
-All other models begin as the first one, which sees twice as many pairs as there are (Ding et al. 2021, "Improving
-neural machine translation by bidirectional training"). docs/lab-notes.md, "Both directions first", has what that gains.
+Where there is a first model, all others begin as that one, which sees twice as many pairs as there are (Ding et al.
+2021, "Improving neural machine translation by bidirectional training"; docs/lab-notes.md, "Both directions first", has
+what that gains). With 10,000 to 150,000 pairs and the usual time there is none: models from nothing are better, alone
+and together (docs/results.md, "An hour of models from nothing").
 
 The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
 Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
@@ -64,8 +66,10 @@ SMALL_DROPOUT = 0.0
 """The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
 for an hour")."""
 _ONE_WAY = range(10_000, FEW_PAIRS)
-"""Numbers of pairs with which a short run is a single training: with its high rate, Muon learns more from one direction
-in the same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""
+"""Numbers of pairs with which models begin from nothing: with its high rate, Muon learns more from one direction in the
+same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""
+_ONE_WAY_LENGTH = 1.5
+"""So many times the usual seconds at most: with longer trainings from nothing nothing was measured."""
 
 
 class BestConfig(Settings):
@@ -128,8 +132,8 @@ def decide(
     short = budget is not None and budget < _SHORT
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = "as many as the time allows"
-    if shared and short and pairs in _ONE_WAY:
-        choices.reasons["both_ways"], shared = "a single training learns more in so short a time", False
+    if shared and budget is not None and budget <= _ONE_WAY_LENGTH * usual and pairs in _ONE_WAY:
+        choices.reasons["both_ways"], shared = "trainings from nothing learn more in this time", False
     both_ways, several_models = shared or several, not short
     choices.reasons["student"] = (
         "models with a common beginning have little to teach each other"
