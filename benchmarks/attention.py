@@ -9,7 +9,8 @@ the same parameters and the same masks, 512 wide with 8 heads. ``drop-in`` is ca
 Blocks: forward and backward of ``attention`` with a structured mask, and of ``scaled_dot_product_attention`` with the
 same mask as a boolean tensor. Both masks are made beforehand, as they are once for all layers of a network.
 
-Long: the same without a mask, and with a causal mask by PyTorch's ``is_causal``; also the forward pass alone.
+Long: the same without a mask, and with a causal mask by PyTorch's ``is_causal``; also the forward pass alone. In
+float32, and in bfloat16 where the processor multiplies it.
 
 Contenders take turns. Their outputs (at the words) are compared before anything is timed. Ratios are of medians, and in
 brackets of least times: where the two differ, other work was going on, and one thread is more reliable than two.
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from multihead.attention import Causal, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
 from multihead.attention.functional import BackendName
 from multihead.attention.torch_compatible.module import MultiheadAttention
+from multihead.configuration import inspect_machine
 from multihead.kernels.linear import library_for_this_processor
 
 PYTORCH = "PyTorch"
@@ -137,10 +139,12 @@ def kernel_case(
     claimed: float,
     backends: tuple[BackendName, ...] = ("auto",),
     backward: bool = True,
+    half: bool = False,
 ) -> Case:
     """Attention [batch, heads, length, width] with a mask, and PyTorch's with its own or the boolean one."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(shape, requires_grad=backward) for _ in range(3))
+    dtype = torch.bfloat16 if half else torch.float32
+    query, key, value = (torch.randn(shape, dtype=dtype, requires_grad=backward) for _ in range(3))
     gradient, causal = torch.randn(shape), isinstance(mask, Causal)
     dense = None if mask is None or causal else mask.dense(shape[2], shape[2])
     leaves = (query, key, value)
@@ -151,7 +155,7 @@ def kernel_case(
         forward = partial(attention, *leaves, mask=mask, backend=backend)
         output: Call = lambda forward=forward: forward()[0]  # type: ignore[misc]  # noqa: E731
         calls[contender] = update(leaves, gradient, False, output) if backward else output
-        agree(calls[contender](), calls[PYTORCH](), False)
+        agree(calls[contender](), calls[PYTORCH](), half)
     return Case(name, calls, {contender: claimed for contender in calls if contender != PYTORCH}, "")
 
 
@@ -159,12 +163,15 @@ def long_cases(tiny: bool, only: str) -> Iterator[Case]:
     """Long sequences without a mask and with a causal one."""
     sizes = ((2, 64), (1, 128)) if tiny else ((16, 512), (4, 2048), (1, 8192))
     claims = {512: (1.1, 1.8), 2048: (1.1, 1.3), 8192: (1.1, 1.2)}
-    for (batch, length), causal, backward in product(sizes, (False, True), (False, True)):
+    types = (False, True) if inspect_machine().fast_bfloat16 else (False,)
+    for (batch, length), half, causal, backward in product(sizes, types, (False, True), (False, True)):
         passes = "forward and backward" if backward else "forward"
-        name = f"long, {batch} x {length}, {'causal' if causal else 'no mask'}, {passes}"
+        dtype = "bfloat16" if half else "float32"
+        name = f"long, {batch} x {length}, {'causal' if causal else 'no mask'}, {passes}, {dtype}"
         if only in name:
-            claimed = claims.get(length, (1.0, 1.0))[causal]
-            yield kernel_case(name, Causal() if causal else None, (batch, 8, length, 64), claimed, backward=backward)
+            claimed = 2.5 if half and not tiny else claims.get(length, (1.0, 1.0))[causal]
+            mask, shape = Causal() if causal else None, (batch, 8, length, 64)
+            yield kernel_case(name, mask, shape, claimed, backward=backward, half=half)
 
 
 def cases(tiny: bool, only: str) -> Iterator[Case]:

@@ -300,6 +300,10 @@ def memory_by_windows() -> Memory | None:
     return Memory(status.total, status.free)
 
 
+_ZEN_5 = 26
+"""Processor family of the first AMD processors with 512-bit arithmetic."""
+
+
 class Processor(NamedTuple):
     """What a system says of its processors."""
 
@@ -307,6 +311,16 @@ class Processor(NamedTuple):
     """Of the first one, by the names of /proc/cpuinfo."""
     features: frozenset[str]
     """Names of instructions and other features that every one has; on some Arm systems they differ."""
+
+    @property
+    def is_amd(self) -> bool:
+        return self.facts.get("vendor_id") == "AuthenticAMD"
+
+    @property
+    def is_zen_5(self) -> bool:
+        """Whether it is an AMD processor of Zen 5 or later, which computes 512 bits at once, and may use them."""
+        family = self.facts.get("cpu family", "")
+        return self.is_amd and family.isdigit() and int(family) >= _ZEN_5 and "avx512f" in self.features
 
 
 def processor() -> Processor:

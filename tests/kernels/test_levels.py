@@ -35,9 +35,9 @@ PROCESSORS: dict[str, tuple[str, set[str], str | None, str | None]] = {
     "Haswell, Zen 3": ("x86_64", V3, "avx2", "avx2"),
     "Skylake server": ("AMD64", V4, "avx512", "avx512"),
     "Ice Lake": ("x86_64", V4 | {"avx512_vnni"}, "avx512", "avx512-vnni"),
-    "Zen 4": ("x86_64", V4 | {"avx512_vnni", "avx512_bf16"}, "avx512", "avx512-bf16"),
+    "Zen 4": ("x86_64", V4 | {"avx512_vnni", "avx512_bf16"}, "avx512-bf16", "avx512-bf16"),
     "Sapphire Rapids": (
-        "x86_64", V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}, "avx512", "amx",
+        "x86_64", V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}, "avx512-bf16", "amx",
     ),
     "Raspberry Pi 4": ("aarch64", features("fp asimd crc32"), "neon", "neon"),
     "Graviton 2": ("aarch64", features("fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp"), "neon", "dotprod"),
@@ -87,12 +87,13 @@ def test_a_level_has_all_that_is_before_it() -> None:
 
 def test_a_package_is_chosen_from_and_the_reason_said(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch, "x86_64", V3)
-    for level in ("x86-64-v2", "avx2", "avx512"):
+    for level in ("x86-64-v2", "avx2", "avx512", "avx512-bf16"):
         (package / f"kernels.{level}.so").touch()
     choice = native.choice_of(in_package(package))
     assert (choice.level.name if choice.level else None, choice.file) == ("avx2", package / "kernels.avx2.so")
     assert choice.why == "of the package, avx2: this processor has no avx512f, which avx512 needs"
-    (package / "kernels.avx512.so").unlink()
+    for level in ("avx512", "avx512-bf16"):
+        (package / f"kernels.{level}.so").unlink()
     assert native.choice_of(in_package(package)).why == "of the package, avx2"
     monkeypatch.setenv(levels.VARIABLE, "x86-64-v2")
     choice = native.choice_of(in_package(package))

@@ -241,7 +241,7 @@ INTEL, AMD = "GenuineIntel", "AuthenticAMD"
     ],
 )
 def test_the_rule(facts: dict[str, str], feature: str, faster: bool) -> None:
-    assert module._is_zen_5(Processor(facts, frozenset({"fpu", feature}))) == faster
+    assert Processor(facts, frozenset({"fpu", feature})).is_zen_5 == faster
 
 
 def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,3 +159,15 @@ def test_compiled_products_are_the_plain_ones(shape, monkeypatch):
     monkeypatch.setattr(muon, "library_for", lambda *_: None)
     plain = orthogonal(given)
     torch.testing.assert_close(compiled, plain, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (7, 301), (300, 7), (33, 70), (130, 260), (530, 40)])
+def test_compiled_products_of_bfloat16_lose_no_more_than_plain_ones(shape, monkeypatch):
+    torch.manual_seed(3)
+    given = torch.randn(3, *shape)
+    compiled = orthogonal(given, torch.bfloat16)
+    monkeypatch.setattr(muon, "library_for", lambda *_: None)
+    exact, plain = orthogonal(given.double(), torch.float64), orthogonal(given, torch.bfloat16)
+    lost = [float((found - exact).norm() / exact.norm()) for found in (compiled, plain)]
+    assert lost[0] < 1.1 * lost[1] + 1e-3
+    assert lost[0] < 0.05

@@ -27,7 +27,7 @@ from multihead.attention.backends.sdpa import Sdpa
 from multihead.attention.backends.short import Short
 from multihead.attention.backends.varlen import Varlen
 from multihead.attention.biases import Bias
-from multihead.attention.masks import Causal, EndToEnd, Mask
+from multihead.attention.masks import EndToEnd, Mask
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
 
@@ -173,7 +173,7 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
     if _is_end_to_end(call) and _SHORT.refuse(call) is None:
         return _SHORT, "short sequences are end to end in one row on a CPU"
     learned = "a short sequence is learned from on a CPU, and the mask is lengths or causal"
-    if call.training and not (_is_long(call) and _is_causal(call)) and _SHORT.refuse(call) is None:
+    if call.training and not (_is_long(call) and _LONG.beats_short(call)) and _SHORT.refuse(call) is None:
         return _SHORT, learned
     if _is_long(call) and _LONG.refuse(call) is None and _LONG.pays(call):
         return _LONG, "a long sequence on a CPU, and each query sees one stretch of keys"
@@ -187,11 +187,6 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
 def _is_end_to_end(call: Call) -> bool:
     """Whether sequences share a row: each would be a call of its own to any other kernel."""
     return call.mask is not None and any(isinstance(part, EndToEnd) for part in call.mask.conjuncts)
-
-
-def _is_causal(call: Call) -> bool:
-    """Whether there is a causal mask, of which ``"short"`` computes what is hidden, too."""
-    return call.mask is not None and any(isinstance(part, Causal) for part in call.mask.conjuncts)
 
 
 def _is_long(call: Call) -> bool:

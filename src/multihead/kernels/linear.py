@@ -59,9 +59,6 @@ MIN_ROWS = 64
 MIN_OWN_PRODUCTS = 2**21
 """Minimum number of multiplications for our own kernel; fewer take less than a twentieth of a millisecond."""
 
-_ZEN_5 = 26
-"""Processor family of the first AMD processors with 512-bit arithmetic."""
-
 
 def linear(
     x: Float[Tensor, "*axes in_features"],
@@ -143,27 +140,12 @@ def library_for_this_processor() -> Library:
     if _is_amd_avx2(processor()) and load_kernels().library is not None:
         return "compiled"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return "onednn" if with_mkl and _has_onednn() and _is_zen_5(processor()) else "pytorch"
-
-
-def _is_zen_5(processor: Processor) -> bool:
-    """Whether it is an AMD processor of Zen 5 or later with 512-bit instructions."""
-    family = processor.facts.get("cpu family", "")
-    return (
-        processor.facts.get("vendor_id") == "AuthenticAMD"
-        and family.isdigit()
-        and int(family) >= _ZEN_5
-        and "avx512f" in processor.features
-    )
+    return "onednn" if with_mkl and _has_onednn() and processor().is_zen_5 else "pytorch"
 
 
 def _is_amd_avx2(processor: Processor) -> bool:
     """Whether it is an AMD processor with 256-bit instructions and none of 512 bits."""
-    return (
-        processor.facts.get("vendor_id") == "AuthenticAMD"
-        and {"avx2", "fma"} <= processor.features
-        and "avx512f" not in processor.features
-    )
+    return processor.is_amd and {"avx2", "fma"} <= processor.features and "avx512f" not in processor.features
 
 
 def _worth_it(x: Tensor, weight: Tensor) -> bool:

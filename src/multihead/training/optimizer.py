@@ -49,8 +49,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from multihead.attention.multihead import PackedLinear
-from multihead.kernels.native import check, thread_count
-from multihead.kernels.native.tensors import library_for, pointer
+from multihead.kernels.native import check, multiplies_half, thread_count
+from multihead.kernels.native.tensors import TYPES, library_for, pointer
 from multihead.training.adam import AdamW, Groups, Optimizer
 from multihead.training.config import TrainingConfig
 from multihead.training.splitting import Model, Trainable
@@ -108,13 +108,14 @@ def orthogonal(
     """
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices  # wide, so that A = X X^T is the smaller of the two products
-    library = library_for(matrices) if dtype == matrices.dtype == torch.float32 else None
+    compiled = matrices.dtype == torch.float32 and (dtype == torch.float32 or (dtype in TYPES and multiplies_half()))
+    library = library_for(matrices) if compiled else None
     if library is not None and matrices.numel():
         x = x.clone(memory_format=torch.contiguous_format)
         steps = torch.tensor(_coefficients())
         status = library.orthogonal(
             *(pointer(x, matrices.numel(), torch.float32), *x.shape),
-            *(pointer(steps, steps.numel(), torch.float32), len(steps), _SAFE, thread_count()),
+            *(pointer(steps, steps.numel(), torch.float32), len(steps), _SAFE, TYPES[dtype], thread_count()),
         )
         check(status)
         return x.mT if tall else x

@@ -6,9 +6,10 @@ Queries and keys are computed in blocks whose scores stay in a core's cache, wit
 is linear in the length (Dao et al. 2022, "FlashAttention"). PyTorch's fused kernel does the same; of masks it knows the
 causal one and booleans. This one takes every mask that lets a query see one stretch of keys, and leaves out what no
 query sees: causal masks (with more keys than queries, too), windows, packed documents, padding on the right, and what
-``&`` makes of them. It reads and writes float32 or bfloat16 in place and computes in float32. Results do not depend on
-the number of threads. A query without any key yields zeros, and nothing spreads from the padding. The only bias that it
-takes is :class:`~multihead.attention.biases.ALiBi`.
+``&`` makes of them. It reads and writes float32 or bfloat16 in place and computes in float32. Where AVX512-BF16
+multiplies bfloat16, factors of this type are multiplied as they are, and weights are rounded to it, as in PyTorch's
+kernel. Results do not depend on the number of threads. A query without any key yields zeros, and nothing spreads from
+the padding. The only bias that it takes is :class:`~multihead.attention.biases.ALiBi`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from multihead.attention.backends.call import (
-    HALF_TYPES,
     Backend,
     Call,
     Kernel,
@@ -41,7 +41,7 @@ from multihead.attention.biases import ALiBi, Bias
 from multihead.attention.masks import Causal, Full, Mask, Padding
 from multihead.attention.masks.intervals import Intervals, everything
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.native import check, thread_count
+from multihead.kernels.native import check, multiplies_half, thread_count
 from multihead.kernels.native.tensors import (
     TYPES,
     addresses,
@@ -52,16 +52,25 @@ from multihead.kernels.native.tensors import (
     pointer,
     strides_of,
 )
-from multihead.platforms import processor
+from multihead.platforms import Processor, processor
 
 WIDEST = 512
 """Maximum width of a head: blocks of wider ones leave the cache."""
 
 MANY = 256 * 256
-"""Queries times keys of a head from which it is faster without a mask, too."""
+"""Queries times keys of a head from which it is faster without a causal mask, too."""
 
 _HALF_PRODUCTS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Processors with products of bfloat16, with which PyTorch's kernel is faster in that type."""
+"""Features of processors that multiply bfloat16; PyTorch's kernel uses them."""
+
+
+class Rule(NamedTuple):
+    """Where the kernel is taken, by the type that is computed in; other types only for what a mask leaves out."""
+
+    always: frozenset[torch.dtype]
+    never: frozenset[torch.dtype] = frozenset()
+    early: frozenset[torch.dtype] = frozenset()
+    """Where it is faster than other kernels below `MANY` scores, whatever the mask is."""
 
 
 class Stretches(NamedTuple):
@@ -124,18 +133,23 @@ class Long(Backend):
     def pays(self, call: Call) -> bool:
         """Whether it is faster than PyTorch's kernel for a long call that it does not refuse.
 
-        In bfloat16 not where the processor has products of this type. With AVX2 and without AVX-512, where it has been
-        measured, it is from `MANY` scores on, and with a causal mask always; elsewhere only what it leaves out counts.
+        On processors where it has been measured it is from `MANY` scores on, and with a causal mask always; elsewhere
+        only what it leaves out counts.
         """
-        features = processor().features
-        wanted = torch.get_autocast_dtype("cpu") if under_autocast(call.query) else call.query.dtype
-        if wanted in HALF_TYPES and _HALF_PRODUCTS & features:
+        rule, wanted = rule_of_this_processor(), _type_of(call)
+        if wanted in rule.never:
             return False
-        measured = "avx2" in features and "avx512f" not in features
         if call.sizes.q_len * call.sizes.kv_len < MANY:
-            parts = () if call.mask is None else call.mask.conjuncts
-            return measured and any(isinstance(part, Causal) for part in parts)
-        return measured or call.mask is not None
+            return wanted in rule.always and self.beats_short(call)
+        return wanted in rule.always or call.mask is not None
+
+    def beats_short(self, call: Call) -> bool:
+        """Whether it is faster than the kernel for short sequences, where both take a call.
+
+        That one computes what a causal mask hides, and multiplies in float32.
+        """
+        parts = () if call.mask is None else call.mask.conjuncts
+        return any(isinstance(part, Causal) for part in parts) or _type_of(call) in rule_of_this_processor().early
 
     def plan(self, call: Call, why: str) -> LongPlan:
         dtype, why_dtype = compute_dtype(call, (torch.bfloat16,))
@@ -143,6 +157,33 @@ class Long(Backend):
         assert found is not None  # or the call is refused
         seen, visible = found
         return LongPlan(self.name, dtype, (why, *why_dtype), seen, visible)
+
+
+@lru_cache(maxsize=1)
+def rule_of_this_processor() -> Rule:
+    """`rule_of` this processor and the library that it loads."""
+    return rule_of(processor(), multiplies_half())
+
+
+def rule_of(processor: Processor, half: bool) -> Rule:
+    """Where the kernel is taken, from what was measured (docs/lab-notes.md).
+
+    Args:
+        processor: float32 was measured with AVX2 without AVX-512, and on Zen 5. Without products of bfloat16, both
+            types are computed in float32.
+        half: `multiplies_half`.
+    """
+    features, bfloat16 = processor.features, frozenset({torch.bfloat16})
+    measured = processor.is_zen_5 or ("avx2" in features and "avx512f" not in features)
+    always = frozenset({torch.float32}) if measured else frozenset()
+    if not _HALF_PRODUCTS & features:
+        return Rule(always | bfloat16 if measured else always)
+    return Rule(always | bfloat16, early=bfloat16) if half else Rule(always, never=bfloat16)
+
+
+def _type_of(call: Call) -> torch.dtype:
+    """The type that is computed in."""
+    return torch.get_autocast_dtype("cpu") if under_autocast(call.query) else call.query.dtype
 
 
 def _accepts(call: Call) -> bool:

@@ -40,6 +40,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -240,6 +241,12 @@ def has_instructions(library: Library, feature: str) -> bool:
     """Whether a library is compiled here for a feature of /proc/cpuinfo."""
     level = choice_of(library).level
     return feature in processor().features and (level is None or feature in level.features)
+
+
+@lru_cache(maxsize=1)
+def multiplies_half() -> bool:
+    """Whether the kernels multiply bfloat16 as fast as PyTorch does: by AVX512-BF16, where there is no matrix unit."""
+    return has_instructions(KERNELS, "avx512_bf16") and "amx_bf16" not in processor().features
 
 
 def build_or_load(library: Library, announce: Announce | None = None) -> tuple[ctypes.CDLL, str]:
@@ -456,7 +463,7 @@ _KERNELS = {
     "soft_cross_entropy": "pipllfippp" + "ppldpl",
     "attention": "pppppp" + "ippppipifl",
     "attention_backward": "ppppppppp" + "ippppipifl",
-    "orthogonal": "plll" + "plfl",
+    "orthogonal": "plll" + "plfil",
     "long_attention": "ppppppp" + "ipppifl",
     "long_attention_backward": "ppppppppppp" + "ipppifl",
     "linear": "pppp" + "lllil",
@@ -467,7 +474,7 @@ THREADS = Path(__file__).with_name("threads.cpp")
 
 KERNELS = Library(
     "kernels",
-    (Path(__file__).with_name("kernels.cpp"), Path(__file__).with_name("long_attention.h")),
+    tuple(Path(__file__).with_name(n) for n in ("kernels.cpp", "tiles.h", "directions.h", "long_attention.h")),
     {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
 )
 """The operations of a training update."""

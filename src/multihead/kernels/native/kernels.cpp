@@ -1017,10 +1017,9 @@ extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *qu
     });
 }
 
-// ------------------------------------------------------------------------------------------- directions of a matrix
+// ------------------------------------------------------------------------------------------------------ linear maps
 
-// Products of whole matrices, PANEL columns at a time: DEPTH rows of them are copied to a panel that stays in the first
-// cache. Matrices are padded with zeros to multiples of PANEL rows and columns.
+// Products PANEL columns at a time: DEPTH rows of them are copied to a panel that stays in the first cache.
 static const i64 PANEL = STRIP * LANES, DEPTH = 256;
 
 // c [rows, PANEL] = a [rows, depth] panel [depth, PANEL]; added to c unless it is the first part of a product, which
@@ -1031,85 +1030,6 @@ static void times_panel(i64 rows, i64 depth, const float *a, i64 a_row, const fl
     else if (row) strip<STRIP, ROW>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row, row);
     else strip<STRIP>(rows, depth, a, a_row, 1, panel, PANEL, c, c_row);
 }
-
-// c [rows, rows] = x x^T for x [rows, depth]. What is below the diagonal is computed, and copied to what is above.
-static void square(const float *x, i64 rows, i64 depth, float *c, float *panel) {
-    for (i64 k = 0; k < depth; k += DEPTH) {
-        i64 part = depth - k < DEPTH ? depth - k : DEPTH;
-        for (i64 n = 0; n < rows; n += PANEL) {
-            const float *from = x + n * depth + k;
-            transpose(from, depth, PANEL, part, panel, PANEL, PANEL);
-            times_panel(rows - n, part, from, depth, panel, c + n * rows + n, rows, k == 0);
-        }
-    }
-    for (i64 n = 0; n + PANEL < rows; n += PANEL) {
-        i64 next = n + PANEL;
-        transpose(c + next * rows + n, rows, rows - next, PANEL, c + n * rows + next, rows, rows - next);
-    }
-}
-
-// y [rows, columns] = p [rows, rows] x [rows, columns].
-static void multiply(const float *p, const float *x, i64 rows, i64 columns, float *y, float *panel) {
-    for (i64 k = 0; k < rows; k += DEPTH) {
-        i64 part = rows - k < DEPTH ? rows - k : DEPTH;
-        for (i64 n = 0; n < columns; n += PANEL) {
-            for (i64 i = 0; i < part; i++)
-                for (i64 f = 0; f < PANEL; f++) panel[i * PANEL + f] = x[(k + i) * columns + n + f];
-            times_panel(rows, part, p + k, rows, panel, y + n, columns, k == 0);
-        }
-    }
-}
-
-// Each matrix x [rows, columns], rows <= columns, of a stack becomes p x with p = a + b x x^T + c (x x^T)^2, for each a, b
-// and c of `coefficients` [steps, 3]; at first it is divided by `safe` times its norm. A thread computes whole matrices.
-extern "C" int orthogonal(float *stack, i64 count, i64 rows, i64 columns, const float *coefficients, i64 steps,
-                          float safe, i64 threads) {
-    return status_of([&] {
-        const auto whole = [](i64 size) { return (size + PANEL - 1) / PANEL * PANEL; };
-        const i64 m = whole(rows), n = whole(columns);
-        Failures failures;
-#pragma omp parallel num_threads((int)(count < threads ? count : threads))
-        try {
-            Scratch scratch(2 * m * n + 2 * m * m + DEPTH * PANEL);
-            float *x = scratch.get(m * n), *y = scratch.get(m * n), *one = scratch.get(m * m), *two = scratch.get(m * m),
-                  *panel = scratch.get(DEPTH * PANEL);
-            i64 begin, end;
-            thread_rows(count, begin, end);
-            for (i64 index = begin; index < end; index++) {
-                float *matrix = stack + index * rows * columns;
-                double sum = 0;
-                for (i64 i = 0; i < rows; i++) {
-                    float part = 0;
-#pragma omp simd reduction(+ : part)
-                    for (i64 f = 0; f < columns; f++) part += matrix[i * columns + f] * matrix[i * columns + f];
-                    sum += part;
-                }
-                double norm = std::sqrt(sum) * safe;
-                load_rows(matrix, columns, rows, columns, (float)(1 / (norm > 1e-30 ? norm : 1e-30)), x, n);
-                for (i64 i = rows * n; i < m * n; i++) x[i] = 0;
-                for (i64 step = 0; step < steps; step++) {
-                    const float a = coefficients[3 * step], b = coefficients[3 * step + 1],
-                                c = coefficients[3 * step + 2];
-                    square(x, m, n, one, panel);
-                    square(one, m, m, two, panel);
-#pragma omp simd
-                    for (i64 i = 0; i < m * m; i++) one[i] = b * one[i] + c * two[i];
-                    for (i64 i = 0; i < m; i++) one[i * m + i] += a;
-                    multiply(one, x, m, n, y, panel);
-                    float *before = x;
-                    x = y;
-                    y = before;
-                }
-                store_rows(x, n, rows, columns, 1.f, matrix, columns);
-            }
-        } catch (const std::exception &) {
-            failures.any = true;
-        }
-        failures.end_of_region();
-    });
-}
-
-// ------------------------------------------------------------------------------------------------------ linear maps
 
 // Rows that are computed before the next panel: they stay in the second cache, as the panels of GROUP columns do.
 static const i64 TALL = 252, GROUP = 512;
@@ -1245,4 +1165,5 @@ extern "C" int linear_weight(const float *g, const float *x, float *dw, float *d
     });
 }
 
+#include "directions.h"
 #include "long_attention.h"

@@ -1,8 +1,9 @@
 """Levels of instructions of compiled libraries, and the choice of one.
 
 A package holds a file of each library for each level of its architecture, such as ``kernels.avx2.so``; a process loads
-the best one that its processor can run. A level has the instructions of all levels before it. The last levels have
-special instructions for products of bfloat16 and int8, from which the search gains but not the kernels of training.
+the best one that its processor can run. A level has the instructions of all levels before it. Levels that add products
+of int8, those of the matrix unit or those of bfloat16 on Arm are for the search alone: the kernels of training have no
+code for them.
 
 Only the standard library is imported: `tools/build_backend.py` compiles the files where nothing is installed.
 """
@@ -46,12 +47,12 @@ def _levels(*steps: tuple[str, str, str]) -> tuple[Level, ...]:
     found: list[Level] = []
     for name, flags, features in steps:
         before = found[-1].features if found else ()
-        libraries = ("decoding",) if name in _PRODUCTS else tuple(SOURCES)
+        libraries = ("decoding",) if name in _OF_THE_SEARCH else tuple(SOURCES)
         found.append(Level(name, tuple(flags.split()), (*before, *features.split()), libraries))
     return tuple(found)
 
 
-_PRODUCTS = ("avx512-vnni", "avx512-bf16", "amx", "dotprod", "bf16")
+_OF_THE_SEARCH = ("avx512-vnni", "amx", "dotprod", "bf16")
 _ZEN = "-march=x86-64-v3 -mtune=znver3"  # g++'s general tuning makes attention on Zen 3 up to 1.4 times slower
 _512 = "-march=x86-64-v4 -mprefer-vector-width=512"
 LEVELS = {

@@ -5,42 +5,21 @@
 // is linear in the length (Dao et al. 2022, "FlashAttention"). The softmax is computed on the fly (Milakov & Gimelshein
 // 2018); the backward pass recomputes the weights from the logarithm of each row's sum.
 //
-// Every product is a sum of tiles of GROUP rows by PANEL columns, which stay in registers. Operands are copied
-// beforehand into the order in which a tile reads them, converted to float32. Tiles that no query of a group sees are
-// left out.
+// Products are sums of tiles (tiles.h). Tiles that no query of a group sees are left out.
 //
 // Scores are multiplied by log2(e), so that weights are powers of two. Sums are in the order of the keys (of the
 // queries, for the gradients of keys and values), whatever thread computes them: results do not depend on their number.
 
 #pragma once
 
-#include <algorithm>
-#include <memory>
+#include "tiles.h"
 
-namespace long_attention_kernel {
+namespace tiles::long_attention_kernel {
 
-#if defined(__AVX512F__)
-constexpr int FLOATS = 16, VECTORS = 2, GROUP = 12;
-#elif defined(__AVX2__)
-constexpr int FLOATS = 8, VECTORS = 2, GROUP = 6;
-#elif defined(__aarch64__)
-constexpr int FLOATS = 4, VECTORS = 4, GROUP = 6;
-#else
-constexpr int FLOATS = 4, VECTORS = 2, GROUP = 6;
-#endif
-constexpr i64 PANEL = FLOATS * VECTORS;
 constexpr i64 QUERIES = 96, KEYS = 192;
 constexpr i64 ROW = KEYS + 16;  // of scores; not a multiple of many cache lines, so that columns use all of the cache
+constexpr float LOG2_E = 1.44269504088896341f;
 static_assert(KEYS % PANEL == 0 && KEYS % GROUP == 0 && QUERIES % GROUP == 0);
-
-typedef float vec __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
-typedef u32 words __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(FLOATS * 2), aligned(2), may_alias));
-
-static inline vec splat(float x) { return x - vec{}; }
-static inline i64 down(i64 x, i64 step) { return x / step * step; }
-static inline i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
 
 static inline float sum_of(vec x) {
     float sum = 0;
@@ -70,153 +49,6 @@ static inline vec power_of_two(vec x) {
     return y * (vec)((ints)rounded << 23);
 }
 
-// ------------------------------------------------------------------------------------------------------------- tiles
-
-// c [GROUP, PANEL] = a [GROUP, depth] b [depth, PANEL], added to c if ADD. Element (i, k) of a is a[i * I + k * K].
-template <int I, int K, bool ADD>
-static inline void tile(const float *a, const float *b, i64 depth, float *c, i64 c_row) {
-    vec sum[GROUP][VECTORS];
-#pragma GCC unroll 12
-    for (int i = 0; i < GROUP; i++)
-#pragma GCC unroll 4
-        for (int n = 0; n < VECTORS; n++) sum[i][n] = vec{};
-    for (i64 k = 0; k < depth; k++, a += K, b += PANEL) {
-        vec right[VECTORS];
-#pragma GCC unroll 4
-        for (int n = 0; n < VECTORS; n++) right[n] = *(const vec *)(b + n * FLOATS);
-#pragma GCC unroll 12
-        for (int i = 0; i < GROUP; i++) {
-            const float left = a[i * I];
-#pragma GCC unroll 4
-            for (int n = 0; n < VECTORS; n++) sum[i][n] += left * right[n];
-        }
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < GROUP; i++)
-#pragma GCC unroll 4
-        for (int n = 0; n < VECTORS; n++) {
-            vec *to = (vec *)(c + i * c_row + n * FLOATS);
-            *to = ADD ? *to + sum[i][n] : sum[i][n];
-        }
-}
-
-// ----------------------------------------------------------------------------------------------------------- copying
-
-// Rows of a tensor; those outside [begin, end) and queries that see nothing count as zeros and are not read.
-template <class T>
-struct Rows {
-    const T *at;
-    i64 step, begin, end;
-    const int32_t *low = nullptr, *high = nullptr;
-    const T *row(i64 r) const {
-        return r < begin || r >= end || (low && low[r] >= high[r]) ? nullptr : at + r * step;
-    }
-};
-
-// `count` numbers, at most FLOATS, and zeros.
-static inline vec numbers(const float *from, i64 count) {
-    if (count >= FLOATS) return *(const vec *)from;
-    vec x{};
-    for (i64 n = 0; n < count; n++) x[n] = from[n];
-    return x;
-}
-
-static inline vec numbers(const bf16 *from, i64 count) {
-    if (count >= FLOATS) return (vec)(__builtin_convertvector(*(const halves *)from, words) << 16);
-    vec x{};
-    for (i64 n = 0; n < count; n++) x[n] = load(from[n]);
-    return x;
-}
-
-// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
-template <int HALF>
-static inline void exchange(vec *x) {
-    if constexpr (HALF < FLOATS) {
-        ints low, high;
-        for (int n = 0; n < FLOATS; n++) {
-            low[n] = n & HALF ? n - HALF + FLOATS : n;
-            high[n] = n & HALF ? n + FLOATS : n + HALF;
-        }
-#pragma GCC unroll 16
-        for (int t = 0; t < FLOATS; t++)
-            if (!(t & HALF)) {
-                const vec one = __builtin_shuffle(x[t], x[t + HALF], low);
-                x[t + HALF] = __builtin_shuffle(x[t], x[t + HALF], high);
-                x[t] = one;
-            }
-    }
-}
-
-// Rows [first, first + WIDTH), times a factor, as [width, WIDTH]. Up to FLOATS numbers behind it are overwritten.
-template <int WIDTH, class T>
-static void pack_transposed(const Rows<T> &rows, i64 first, i64 width, float factor, float *to) {
-    constexpr int BLOCKS = (WIDTH + FLOATS - 1) / FLOATS;
-    const T *from[BLOCKS * FLOATS];
-    for (int r = 0; r < BLOCKS * FLOATS; r++) from[r] = r < WIDTH ? rows.row(first + r) : nullptr;
-    for (i64 d = 0; d < width; d += FLOATS) {
-        const i64 some = std::min<i64>(FLOATS, width - d);
-        vec x[BLOCKS][FLOATS];
-#pragma GCC unroll 4
-        for (int block = 0; block < BLOCKS; block++) {
-#pragma GCC unroll 16
-            for (int r = 0; r < FLOATS; r++) {
-                const T *row = from[block * FLOATS + r];
-                x[block][r] = row ? numbers(row + d, some) * factor : vec{};
-            }
-            exchange<8>(x[block]);
-            exchange<4>(x[block]);
-            exchange<2>(x[block]);
-            exchange<1>(x[block]);
-        }
-        for (i64 n = 0; n < some; n++)
-            for (int block = 0; block < BLOCKS; block++)
-                *(vec *)(to + (d + n) * WIDTH + block * FLOATS) = x[block][n];
-    }
-}
-
-// Rows [first, first + count), times a factor, as panels [count, PANEL], `step` numbers from each to the next; the last
-// one is padded with zeros.
-template <class T>
-static void pack_panels(const Rows<T> &rows, i64 first, i64 count, i64 width, float factor, float *to, i64 step) {
-    for (i64 r = 0; r < count; r++) {
-        const T *row = rows.row(first + r);
-        for (i64 d = 0; d < up(width, PANEL); d += FLOATS) {
-            const i64 some = std::min<i64>(FLOATS, width - d);
-            *(vec *)(to + d / PANEL * step + r * PANEL + d % PANEL) =
-                row && some > 0 ? numbers(row + d, some) * factor : vec{};
-        }
-    }
-}
-
-static inline void store_row(const float *from, i64 width, float factor, float *to) {
-    for (i64 d = 0; d < width; d++) to[d] = from[d] * factor;
-}
-
-static inline void store_row(const float *from, i64 width, float factor, bf16 *to) {
-#pragma omp simd
-    for (i64 d = 0; d < width; d++) store(to[d], from[d] * factor);
-}
-
-// Memory of one thread, which grows.
-class Room {
-    struct Free {
-        void operator()(float *at) const { ::operator delete[](at, std::align_val_t{64}); }
-    };
-    std::unique_ptr<float[], Free> at;
-    i64 size = 0;
-
-  public:
-    float *get(i64 count) {
-        count += 16;
-        if (count > size) {
-            at.reset();
-            at.reset((float *)::operator new[]((size_t)count * sizeof(float), std::align_val_t{64}));
-            size = count;
-        }
-        return at.get();
-    }
-};
-
 // -------------------------------------------------------------------------------------------------------------- call
 
 struct Job {
@@ -233,7 +65,7 @@ struct Job {
     // the last key.
     void add_distances(float *s, i64 from, i64 to, i64 first, i64 query, i64 head) const {
         if (!slopes) return;
-        const float slope = slopes[head] * 1.44269504088896341f;
+        const float slope = slopes[head] * LOG2_E;
         const int32_t start = (int32_t)(first - query - (keys - queries));
 #pragma omp simd
         for (int32_t j = (int32_t)from; j < (int32_t)to; j++) {
@@ -293,15 +125,14 @@ static void share_out(i64 count, i64 threads, const Make &make) {
 // ----------------------------------------------------------------------------------------------------------- forward
 
 // The running softmax of a row.
+template <class T>
 struct Softmax {
     float largest = -INFINITY, sum = 0;
 
-    // Scores [from, to) of a row, of which [begin, end) are seen, become weights; o [width] is scaled to fit them.
+    // Scores [from, to) of a row, of which [begin, end) are seen, become weights, in words from the beginning of the row
+    // on; o [width] is scaled to fit them.
     void add(float *s, i64 from, i64 to, i64 begin, i64 end, float *o, i64 width) {
-        if (begin >= end) {
-            for (i64 j = from; j < to; j++) s[j] = 0;
-            return;
-        }
+        if (begin >= end) return set_zero<T>(s, from, to);
         for (i64 j = from; j < begin; j++) s[j] = -INFINITY;
         for (i64 j = end; j < to; j++) s[j] = -INFINITY;
         vec top[VECTORS], total[VECTORS];
@@ -314,13 +145,15 @@ struct Softmax {
             }
         for (int n = 1; n < VECTORS; n++) top[0] = top[n] > top[0] ? top[n] : top[0];
         const float now = std::max(largest, highest_of(top[0])), base = now == -INFINITY ? 0.f : now;
-        for (i64 j = from; j < to; j += PANEL)
+        for (i64 j = from; j < to; j += PANEL) {
+            vec x[VECTORS];
 #pragma GCC unroll 4
             for (int n = 0; n < VECTORS; n++) {
-                vec *x = (vec *)(s + j + n * FLOATS);
-                *x = power_of_two(*x - base);
-                total[n] += *x;
+                x[n] = power_of_two(*(const vec *)(s + j + n * FLOATS) - base);
+                total[n] += x[n];
             }
+            write_row<T>(s, j, x);
+        }
         for (int n = 1; n < VECTORS; n++) total[0] += total[n];
         if (now != largest) {
             const float factor = largest == -INFINITY ? 0.f : power_of_two(splat(largest - base))[0];
@@ -329,8 +162,8 @@ struct Softmax {
             largest = now;
         }
         sum += sum_of(total[0]);
-        for (i64 j = from; j < begin; j++) s[j] = 0;
-        for (i64 j = end; j < to; j++) s[j] = 0;
+        set_zero<T>(s, from, begin);
+        set_zero<T>(s, end, to);
     }
 };
 
@@ -342,31 +175,34 @@ struct Forward {
     float *logs;  // [batch, heads, queries]: log2 of the sum of each row's exponentials
     View of_query, of_key, of_value, of_out;
     Room keys_room, values_room, room;
+    typedef typename Words<T>::Word Word;
 
     // Queries [begin, end) of all heads of a key head.
     void run(i64 b, i64 kv_head, i64 begin, i64 end) {
-        const i64 d = job.width, w = up(d, PANEL);
+        const i64 d = job.width, w = up(d, PANEL), depth = words_of<T>(d);
         const int32_t *low = job.lows(b), *high = job.highs(b);
         const Span seen = hull(low, high, begin, end);
         const i64 base = down(seen.begin, PANEL), count = up(seen.end, PANEL) - base;
-        float *k = keys_room.get(count * d), *v = values_room.get(count * w);
+        Word *k = (Word *)keys_room.get(count * depth), *v = (Word *)values_room.get(words_of<T>(count) * w);
         const Rows<T> keys{key + b * of_key.batch + kv_head * of_key.head, of_key.time, seen.begin, seen.end};
         const Rows<T> values{value + b * of_value.batch + kv_head * of_value.head, of_value.time, seen.begin, seen.end};
-        for (i64 n = 0; n < count; n += PANEL) pack_transposed<PANEL>(keys, base + n, d, 1.f, k + n * d);
-        pack_panels(values, base, count, d, 1.f, v, count * PANEL);
-        float *q = room.get(QUERIES * (d + w + ROW) + 16), *o = q + QUERIES * d + 16, *s = o + QUERIES * w;
+        for (i64 n = 0; n < count; n += PANEL) pack_transposed<PANEL>(keys, base + n, d, k + n * depth);
+        const i64 v_step = words_of<T>(count) * PANEL;
+        pack_panels(values, base, count, d, v, v_step);
+        float *s = room.get(QUERIES * (depth + w + ROW) + 16), *o = s + QUERIES * ROW;
+        Word *q = (Word *)(o + QUERIES * w);
         for (i64 h = kv_head * job.shared(); h < (kv_head + 1) * job.shared(); h++) {
             const Rows<T> rows{query + b * of_query.batch + h * of_query.head, of_query.time, 0, job.queries, low,
                                high};
             for (i64 first = begin; first < end; first += QUERIES) {
                 const Block block(low, high, first, end);
                 for (i64 g = 0; g < block.groups; g++)
-                    pack_transposed<GROUP>(rows, first + g * GROUP, d, job.scale * 1.44269504088896341f,
-                                           q + g * GROUP * d);
+                    pack_transposed<GROUP>(rows, first + g * GROUP, d, q + g * GROUP * depth);
                 for (i64 n = 0; n < QUERIES * w; n++) o[n] = 0;
-                Softmax softmax[QUERIES];
+                Softmax<T> softmax[QUERIES];
                 for (i64 at = down(block.all.begin, KEYS); at < block.all.end; at += KEYS)
-                    one_block(block, at, h, q, k - base * d, v - base * PANEL, count * PANEL, s, o, softmax, low, high);
+                    one_block(block, at, h, q, k - base * depth, v - words_of<T>(base) * PANEL, v_step, s, o, softmax,
+                              low, high);
                 T *to = out + b * of_out.batch + h * of_out.head;
                 float *log = logs + (b * job.heads + h) * job.queries;
                 for (i64 i = 0; i < block.queries; i++) {
@@ -380,16 +216,17 @@ struct Forward {
     }
 
     // Adds what a block of queries gets from keys [at, at + KEYS).
-    void one_block(const Block &block, i64 at, i64 h, const float *q, const float *k, const float *v, i64 v_step,
-                   float *s, float *o, Softmax *softmax, const int32_t *low, const int32_t *high) {
-        const i64 d = job.width, w = up(d, PANEL);
+    void one_block(const Block &block, i64 at, i64 h, const Word *q, const Word *k, const Word *v, i64 v_step,
+                   float *s, float *o, Softmax<T> *softmax, const int32_t *low, const int32_t *high) {
+        const i64 d = words_of<T>(job.width), w = up(job.width, PANEL);
         Span seen[QUERIES / GROUP];
         for (i64 g = 0; g < block.groups; g++) seen[g] = block.seen[g].within(at, at + KEYS);
         const Span all = block.all.within(at, at + KEYS);
         for (i64 n = all.begin; n < all.end; n += PANEL)
             for (i64 g = 0; g < block.groups; g++)
                 if (n >= seen[g].begin && n < seen[g].end)
-                    tile<1, GROUP, false>(q + g * GROUP * d, k + n * d, d, s + g * GROUP * ROW + n - at, ROW);
+                    tile<1, GROUP, false>(q + g * GROUP * d, k + n * d, d, s + g * GROUP * ROW + n - at, ROW,
+                                          job.scale * LOG2_E);
         for (i64 g = 0; g < block.groups; g++) {
             if (seen[g].empty()) continue;
             const i64 from = seen[g].begin - at, to = seen[g].end - at;
@@ -404,9 +241,9 @@ struct Forward {
         for (i64 n = 0; n < w; n += PANEL)
             for (i64 g = 0; g < block.groups; g++)
                 if (!seen[g].empty())
-                    tile<ROW, 1, true>(s + g * GROUP * ROW + seen[g].begin - at,
-                                       v + n / PANEL * v_step + seen[g].begin * PANEL, seen[g].end - seen[g].begin,
-                                       o + g * GROUP * w + n, w);
+                    tile<ROW, 1, true>((const Word *)s + g * GROUP * ROW + words_of<T>(seen[g].begin - at),
+                                       v + n / PANEL * v_step + words_of<T>(seen[g].begin) * PANEL,
+                                       words_of<T>(seen[g].end - seen[g].begin), o + g * GROUP * w + n, w);
     }
 };
 
@@ -443,18 +280,25 @@ struct Backward {
     T *of_keys, *of_values;
     View query_view, key_view, value_view, out_view, gradient_view, of_key_view;
     Room queries_room, sums_room, room;
+    typedef typename Words<T>::Word Word;
+    static constexpr int NUMBERS = Words<T>::NUMBERS;
 
     // Keys [begin, end) of a key head. dq: gradients of its query heads, [shared, queries, w], from these keys alone.
     void run(i64 b, i64 kv_head, i64 begin, i64 end, float *dq) {
         const i64 d = job.width, w = up(d, PANEL), n = up(job.queries, QUERIES), m = up(end - begin, KEYS);
+        const i64 depth = words_of<T>(d), step = n / NUMBERS * PANEL;
         const int32_t *low = job.lows(b), *high = job.highs(b);
         const Span seen = hull(low, high, 0, job.queries);
-        // q_groups, g_groups: [n / GROUP, d, GROUP]; q_panels, g_panels: [w / PANEL, n, PANEL]; means: [n]
-        float *q_groups = queries_room.get(2 * n * (d + w) + n + 32), *g_groups = q_groups + n * d + 16,
-              *q_panels = g_groups + n * d + 16, *g_panels = q_panels + n * w, *means = g_panels + n * w;
+        // means: [n]; q_groups, g_groups: [n / GROUP, depth, GROUP]; q_panels, g_panels: [w / PANEL, n / NUMBERS, PANEL]
+        float *means = queries_room.get(2 * n * (depth + w / NUMBERS) + n + 32);
+        Word *q_groups = (Word *)(means + n), *g_groups = q_groups + n * depth + 16,
+             *q_panels = g_groups + n * depth + 16, *g_panels = q_panels + n / NUMBERS * w;
         float *dk = sums_room.get(2 * m * w), *dv = dk + m * w;
-        float *k = room.get(KEYS * (2 * d + w) + 2 * QUERIES * ROW), *v = k + KEYS * d, *k_panels = v + KEYS * d,
-              *s = k_panels + KEYS * w, *p = s + QUERIES * ROW;
+        Scratch x;
+        x.s = room.get(KEYS * (2 * depth + w / NUMBERS) + 4 * QUERIES * ROW), x.p = x.s + QUERIES * ROW;
+        x.s_columns = NUMBERS == 1 ? (Word *)x.s : (Word *)(x.p + QUERIES * ROW);
+        x.p_columns = NUMBERS == 1 ? (Word *)x.p : x.s_columns + QUERIES * ROW;
+        Word *k = (Word *)(x.s + 4 * QUERIES * ROW), *v = k + KEYS * depth, *k_panels = v + KEYS * depth;
         for (i64 j = 0; j < 2 * m * w; j++) dk[j] = 0;
         const Rows<T> keys{key + b * key_view.batch + kv_head * key_view.head, key_view.time, seen.begin, seen.end};
         const Rows<T> values{value + b * value_view.batch + kv_head * value_view.head, value_view.time, seen.begin,
@@ -466,11 +310,11 @@ struct Backward {
                             job.queries, low, high};
             const T *o = out + b * out_view.batch + h * out_view.head;
             for (i64 i = 0; i < n; i += GROUP) {
-                pack_transposed<GROUP>(q, i, d, job.scale * 1.44269504088896341f, q_groups + i * d);
-                pack_transposed<GROUP>(g, i, d, 1.f, g_groups + i * d);
+                pack_transposed<GROUP>(q, i, d, q_groups + i * depth);
+                pack_transposed<GROUP>(g, i, d, g_groups + i * depth);
             }
-            pack_panels(q, 0, n, d, job.scale, q_panels, n * PANEL);
-            pack_panels(g, 0, n, d, 1.f, g_panels, n * PANEL);
+            pack_panels(q, 0, n, d, q_panels, step);
+            pack_panels(g, 0, n, d, g_panels, step);
             for (i64 i = 0; i < n; i++) {
                 const T *row = g.row(i);
                 vec sum{};
@@ -482,39 +326,45 @@ struct Backward {
             const float *log = logs + (b * job.heads + h) * job.queries;
             for (i64 at = std::max(begin, down(seen.begin, KEYS)); at < std::min(end, seen.end); at += KEYS) {
                 for (i64 j = 0; j < KEYS; j += PANEL) {
-                    pack_transposed<PANEL>(keys, at + j, d, 1.f, k + j * d);
-                    pack_transposed<PANEL>(values, at + j, d, 1.f, v + j * d);
+                    pack_transposed<PANEL>(keys, at + j, d, k + j * depth);
+                    pack_transposed<PANEL>(values, at + j, d, v + j * depth);
                 }
-                pack_panels(keys, at, KEYS, d, 1.f, k_panels, KEYS * PANEL);
+                pack_panels(keys, at, KEYS, d, k_panels, KEYS / NUMBERS * PANEL);
                 for (i64 first = 0; first < job.queries; first += QUERIES) {
                     const Block block(low, high, first, job.queries);
                     if (block.all.within(at, at + KEYS).empty()) continue;
-                    scores(block, at, q_groups + first * d, g_groups + first * d, k, v, s, p);
-                    weights(block, at, h, s, p, log, means, low, high);
-                    products(block, at, s, p, q_panels + first * PANEL, g_panels + first * PANEL, n * PANEL, k_panels,
-                             dq + first * w, dk + (at - begin) * w, dv + (at - begin) * w);
+                    scores(block, at, q_groups + first * depth, g_groups + first * depth, k, v, x);
+                    weights(block, at, h, x, log, means, low, high);
+                    products(block, at, x, q_panels + first / NUMBERS * PANEL, g_panels + first / NUMBERS * PANEL, step,
+                             k_panels, dq + first * w, dk + (at - begin) * w, dv + (at - begin) * w);
                 }
             }
         }
         T *to_keys = of_keys + b * of_key_view.batch + kv_head * of_key_view.head;
         T *to_values = of_values + b * of_key_view.batch + kv_head * of_key_view.head;
         for (i64 j = begin; j < std::min(end, job.keys); j++) {
-            store_row(dk + (j - begin) * w, d, 1.f, to_keys + j * of_key_view.time);
+            store_row(dk + (j - begin) * w, d, job.scale, to_keys + j * of_key_view.time);
             store_row(dv + (j - begin) * w, d, 1.f, to_values + j * of_key_view.time);
         }
     }
 
-    // s = scores and p = dP of a block.
-    void scores(const Block &block, i64 at, const float *q, const float *g, const float *k, const float *v, float *s,
-                float *p) {
-        const i64 d = job.width;
+    // Numbers of a block of queries and one of keys, [QUERIES, ROW] each.
+    struct Scratch {
+        float *s, *p;                  // scores and dP, which become dS (as words along the keys) and P
+        Word *s_columns, *p_columns;   // dS and P as words along the queries, [QUERIES / NUMBERS, ROW]
+    };
+
+    // Scores and dP of a block.
+    void scores(const Block &block, i64 at, const Word *q, const Word *g, const Word *k, const Word *v, Scratch &x) {
+        const i64 d = words_of<T>(job.width);
         const Span all = block.all.within(at, at + KEYS);
         for (int which = 0; which < 2; which++)
             for (i64 n = all.begin; n < all.end; n += PANEL)
                 for (i64 i = 0; i < block.groups; i++)
                     if (n >= block.seen[i].begin && n < block.seen[i].end)
                         tile<1, GROUP, false>((which ? g : q) + i * GROUP * d, (which ? v : k) + (n - at) * d, d,
-                                              (which ? p : s) + i * GROUP * ROW + n - at, ROW);
+                                              (which ? x.p : x.s) + i * GROUP * ROW + n - at, ROW,
+                                              which ? 1.f : job.scale * LOG2_E);
     }
 
     // From the columns that `products` reads: whole panels and groups of keys.
@@ -523,14 +373,14 @@ struct Backward {
         return {std::min(all.begin - at, down(all.begin - at, GROUP)), up(all.end - at, GROUP)};
     }
 
-    // s = dS and p = P from scores and dP; zeros where a query does not see the key.
-    void weights(const Block &block, i64 at, i64 h, float *s, float *p, const float *log, const float *means,
-                 const int32_t *low, const int32_t *high) {
+    // dS and P from scores and dP; zeros where a query does not see the key.
+    void weights(const Block &block, i64 at, i64 h, Scratch &x, const float *log, const float *means, const int32_t *low,
+                 const int32_t *high) {
         const Span all = columns(block, at);
         for (i64 i = 0; i < block.groups * GROUP; i++) {
             const Span seen = block.seen[i / GROUP].within(at, at + KEYS);
             const i64 query = block.first + i;
-            float *row = s + i * ROW, *weight = p + i * ROW;
+            float *row = x.s + i * ROW, *weight = x.p + i * ROW;
             i64 begin = all.end, end = all.end;
             if (i < block.queries && !seen.empty() && low[query] < high[query]) {
                 begin = std::max(seen.begin, (i64)low[query]) - at;
@@ -545,19 +395,38 @@ struct Backward {
             for (i64 j = seen.begin - at; j < seen.end - at; j += PANEL)
 #pragma GCC unroll 4
                 for (int n = 0; n < VECTORS; n++) {
-                    vec *x = (vec *)(row + j + n * FLOATS), *y = (vec *)(weight + j + n * FLOATS);
-                    const vec e = power_of_two(*x - base);
-                    *x = e * (*y - mean);
-                    *y = e;
+                    vec *score = (vec *)(row + j + n * FLOATS), *other = (vec *)(weight + j + n * FLOATS);
+                    const vec e = power_of_two(*score - base);
+                    *score = e * (*other - mean);
+                    *other = e;
                 }
             for (i64 j = all.begin; j < begin; j++) row[j] = weight[j] = 0;
             for (i64 j = end; j < all.end; j++) row[j] = weight[j] = 0;
         }
+        if constexpr (NUMBERS == 2) make_words(all, block.groups * GROUP, x);
+    }
+
+    // Words from the numbers of columns `all`, those of pairs of queries first, since the others take their place.
+    static void make_words(const Span &all, i64 queries, Scratch &x) {
+        for (i64 i = 0; i < queries; i += 2) {
+            float *s = x.s + i * ROW, *p = x.p + i * ROW;
+            Word *s_columns = x.s_columns + i / 2 * ROW, *p_columns = x.p_columns + i / 2 * ROW;
+            for (i64 j = down(all.begin, PANEL); j < all.end; j += PANEL) {
+                const auto at = [=](float *row, int n) -> vec & { return *(vec *)(row + j + n * FLOATS); };
+                const vec even[] = {at(s, 0), at(s, 1)}, odd[] = {at(s + ROW, 0), at(s + ROW, 1)};
+                for (int n = 0; n < VECTORS; n++) {
+                    *(vec *)(s_columns + j + n * FLOATS) = Words<T>::of_columns(even[n], odd[n]);
+                    *(vec *)(p_columns + j + n * FLOATS) = Words<T>::of_columns(at(p, n), at(p + ROW, n));
+                }
+                write_row<T>(s, j, even);
+                write_row<T>(s + ROW, j, odd);
+            }
+        }
     }
 
     // Adds a block to dQ, dK and dV.
-    void products(const Block &block, i64 at, const float *s, const float *p, const float *q, const float *g, i64 step,
-                  const float *k, float *dq, float *dk, float *dv) {
+    void products(const Block &block, i64 at, const Scratch &x, const Word *q, const Word *g, i64 step, const Word *k,
+                  float *dq, float *dk, float *dv) {
         const i64 w = up(job.width, PANEL);
         const Span all = columns(block, at);
         for (i64 j = all.begin; j < all.end; j += GROUP) {
@@ -566,10 +435,10 @@ struct Backward {
                 if (block.seen[i].begin < at + j + GROUP && block.seen[i].end > at + j)
                     first = std::min(first, i), last = i + 1;
             if (first >= last) continue;
-            const i64 from = first * GROUP, depth = (last - first) * GROUP;
+            const i64 from = first * GROUP / NUMBERS, depth = (last - first) * GROUP / NUMBERS;
             for (int which = 0; which < 2; which++)
                 for (i64 n = 0; n < w; n += PANEL)
-                    tile<1, ROW, true>((which ? s : p) + from * ROW + j,
+                    tile<1, ROW, true>((which ? x.s_columns : x.p_columns) + from * ROW + j,
                                        (which ? q : g) + n / PANEL * step + from * PANEL, depth,
                                        (which ? dk : dv) + j * w + n, w);
         }
@@ -577,9 +446,9 @@ struct Backward {
             for (i64 i = 0; i < block.groups; i++) {
                 const Span seen = block.seen[i].within(at, at + KEYS);
                 if (!seen.empty())
-                    tile<ROW, 1, true>(s + i * GROUP * ROW + seen.begin - at,
-                                       k + n * KEYS + (seen.begin - at) * PANEL, seen.end - seen.begin,
-                                       dq + i * GROUP * w + n, w);
+                    tile<ROW, 1, true>((const Word *)x.s + i * GROUP * ROW + (seen.begin - at) / NUMBERS,
+                                       k + (n * KEYS + (seen.begin - at) * PANEL) / NUMBERS,
+                                       (seen.end - seen.begin) / NUMBERS, dq + i * GROUP * w + n, w);
             }
     }
 };
@@ -642,7 +511,7 @@ static Job job_of(const i64 *sizes, const int32_t *low, const int32_t *high, con
     return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], low, high, sizes[6], scale, slopes, symmetric};
 }
 
-}  // namespace long_attention_kernel
+}  // namespace tiles::long_attention_kernel
 
 // sizes: batch, heads, key heads, queries, keys, width, rows of low and high (1 or batch). s: batch, head and position
 // strides of query, key, value and out. low, high: the keys [low, high) that each query sees. logs: written for the
@@ -651,11 +520,12 @@ extern "C" int long_attention(const i64 *sizes, const i64 *s, const void *query,
                               void *out, float *logs, int type, const int32_t *low, const int32_t *high,
                               const float *slopes, int symmetric, float scale, i64 threads) {
     return status_of([&] {
-        const auto job = long_attention_kernel::job_of(sizes, low, high, slopes, symmetric, scale);
+        namespace kernel = tiles::long_attention_kernel;
+        const auto job = kernel::job_of(sizes, low, high, slopes, symmetric, scale);
         threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
-            long_attention_kernel::forward(job, s, (const T *)query, (const T *)key, (const T *)value, (T *)out, logs,
+            kernel::forward(job, s, (const T *)query, (const T *)key, (const T *)value, (T *)out, logs,
                                            threads);
         };
         if (type) run(bf16{}); else run(0.f);
@@ -669,11 +539,12 @@ extern "C" int long_attention_backward(const i64 *sizes, const i64 *s, const voi
                                        const int32_t *high, const float *slopes, int symmetric, float scale,
                                        i64 threads) {
     return status_of([&] {
-        const auto job = long_attention_kernel::job_of(sizes, low, high, slopes, symmetric, scale);
+        namespace kernel = tiles::long_attention_kernel;
+        const auto job = kernel::job_of(sizes, low, high, slopes, symmetric, scale);
         threads = thread_count(job.batch * job.heads * job.queries * job.width, threads);
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
-            long_attention_kernel::backward(job, s, (const T *)query, (const T *)key, (const T *)value, (const T *)out,
+            kernel::backward(job, s, (const T *)query, (const T *)key, (const T *)value, (const T *)out,
                                             (const T *)gradient, logs, (T *)of_query, (T *)of_key, (T *)of_value,
                                             threads);
         };
