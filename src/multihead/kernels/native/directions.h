@@ -64,21 +64,8 @@ struct Directions {
         for (i64 j = 0; j < square; j += PANEL) pack_transposed<PANEL>(rows, j, width, panels + j * words_of<T>(width));
         multiply(square, words_of<T>(width), c, square, false, true);
         for (i64 j = 0; j + PANEL < square; j += PANEL)
-            transpose_below(c + (j + PANEL) * square + j, square - j - PANEL, c + j * square + j + PANEL);
-    }
-
-    // to [PANEL, rows] = the transpose of from [rows, PANEL], both parts of a square.
-    void transpose_below(const float *from, i64 rows, float *to) {
-        for (i64 i = 0; i < rows; i += FLOATS)
-            for (i64 j = 0; j < PANEL; j += FLOATS) {
-                vec block[FLOATS];
-                for (i64 t = 0; t < FLOATS; t++) block[t] = *(const vec *)(from + (i + t) * square + j);
-                exchange<8>(block);
-                exchange<4>(block);
-                exchange<2>(block);
-                exchange<1>(block);
-                for (i64 t = 0; t < FLOATS; t++) *(vec *)(to + (j + t) * square + i) = block[t];
-            }
+            transpose(c + (j + PANEL) * square + j, square, square - j - PANEL, PANEL, c + j * square + j + PANEL, square,
+                      square - j - PANEL);
     }
 
     // x = a x + (b x x^T + c (x x^T)^2) x. All terms have the rounded x and the rounded x x^T, since they nearly cancel.

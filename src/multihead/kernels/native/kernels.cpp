@@ -59,6 +59,41 @@ struct Failures {
     }
 };
 
+// ------------------------------------------------------------------------------------------------------- vectors
+
+// N floats in a vector.
+template <int N>
+struct Lanes {
+    typedef float floats __attribute__((vector_size(N * 4), aligned(4)));
+    typedef int32_t places __attribute__((vector_size(N * 4)));
+};
+
+// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
+template <int N, int HALF>
+static inline void exchange_halves(typename Lanes<N>::floats *x) {
+    typename Lanes<N>::places low, high;
+    for (int n = 0; n < N; n++) {
+        low[n] = n & HALF ? n - HALF + N : n;
+        high[n] = n & HALF ? n + N : n + HALF;
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < N; t++)
+        if (!(t & HALF)) {
+            typename Lanes<N>::floats one = __builtin_shuffle(x[t], x[t + HALF], low);
+            x[t + HALF] = __builtin_shuffle(x[t], x[t + HALF], high);
+            x[t] = one;
+        }
+}
+
+// Transposes N x N numbers in registers, in a round for each factor of two.
+template <int N>
+static inline void transpose_block(typename Lanes<N>::floats *x) {
+    if constexpr (N > 8) exchange_halves<N, 8>(x);
+    if constexpr (N > 4) exchange_halves<N, 4>(x);
+    exchange_halves<N, 2>(x);
+    exchange_halves<N, 1>(x);
+}
+
 // ------------------------------------------------------------------------------------------------ random numbers
 
 static inline u32 mix(u32 x) {
@@ -659,7 +694,7 @@ static const int LANES = 16, WIDE = 4, STRIP = 1;
 #else
 static const int LANES = 8, WIDE = 4, STRIP = 1;
 #endif
-typedef float vector __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef Lanes<LANES>::floats vector;
 typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
 
 // c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
@@ -776,24 +811,6 @@ static void store_rows(const float *from, i64 from_row, i64 rows, i64 width, flo
     }
 }
 
-// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
-template <int HALF>
-static inline void exchange_halves(vector *x) {
-    typedef int32_t places __attribute__((vector_size(LANES * 4)));
-    places low, high;
-    for (int n = 0; n < LANES; n++) {
-        low[n] = n & HALF ? n - HALF + LANES : n;
-        high[n] = n & HALF ? n + LANES : n + HALF;
-    }
-#pragma GCC unroll 16
-    for (int t = 0; t < LANES; t++)
-        if (!(t & HALF)) {
-            vector one = __builtin_shuffle(x[t], x[t + HALF], low);
-            x[t + HALF] = __builtin_shuffle(x[t], x[t + HALF], high);
-            x[t] = one;
-        }
-}
-
 // Transpose [rows, width] with rows of from_row numbers to [width, to_row], padded with zeros on the right. Blocks of
 // LANES x LANES numbers are transposed in registers, in a round for each factor of two. Of rows of to_row numbers only the
 // first `columns` are written.
@@ -803,10 +820,7 @@ static void transpose(const float *from, i64 from_row, i64 rows, i64 width, floa
             vector x[LANES];
             for (i64 t = 0; t < LANES; t++)
                 x[t] = t0 + t < rows ? *(const vector *)(from + (t0 + t) * from_row + d0) : vector{};
-            if constexpr (LANES > 8) exchange_halves<8>(x);
-            exchange_halves<4>(x);
-            exchange_halves<2>(x);
-            exchange_halves<1>(x);
+            transpose_block<LANES>(x);
             for (i64 d = 0; d < LANES && d0 + d < width; d++) *(vector *)(to + (d0 + d) * to_row + t0) = x[d];
         }
 }

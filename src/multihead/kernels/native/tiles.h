@@ -156,25 +156,6 @@ static inline vec numbers(const bf16 *from, i64 count) {
     return x;
 }
 
-// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
-template <int HALF>
-static inline void exchange(vec *x) {
-    if constexpr (HALF < FLOATS) {
-        ints low, high;
-        for (int n = 0; n < FLOATS; n++) {
-            low[n] = n & HALF ? n - HALF + FLOATS : n;
-            high[n] = n & HALF ? n + FLOATS : n + HALF;
-        }
-#pragma GCC unroll 16
-        for (int t = 0; t < FLOATS; t++)
-            if (!(t & HALF)) {
-                const vec one = __builtin_shuffle(x[t], x[t + HALF], low);
-                x[t + HALF] = __builtin_shuffle(x[t], x[t + HALF], high);
-                x[t] = one;
-            }
-    }
-}
-
 // The first FLOATS words of `count` numbers, and zeros.
 template <class T>
 static inline vec words_at(const T *from, i64 count) {
@@ -195,7 +176,7 @@ static void pack_transposed(const Rows<T> &rows, i64 first, i64 width, Word *to)
     for (int r = 0; r < BLOCKS * FLOATS; r++) from[r] = r < WIDTH ? rows.row(first + r) : nullptr;
     for (i64 d = 0; d < words_of<T>(width); d += FLOATS) {
         const i64 some = std::min<i64>(FLOATS, words_of<T>(width) - d);
-        vec x[BLOCKS][FLOATS];
+        Lanes<FLOATS>::floats x[BLOCKS][FLOATS];
 #pragma GCC unroll 4
         for (int block = 0; block < BLOCKS; block++) {
 #pragma GCC unroll 16
@@ -203,10 +184,7 @@ static void pack_transposed(const Rows<T> &rows, i64 first, i64 width, Word *to)
                 const T *row = from[block * FLOATS + r];
                 x[block][r] = row ? words_at(row + d * NUMBERS, width - d * NUMBERS) : vec{};
             }
-            exchange<8>(x[block]);
-            exchange<4>(x[block]);
-            exchange<2>(x[block]);
-            exchange<1>(x[block]);
+            transpose_block<FLOATS>(x[block]);
         }
         for (i64 n = 0; n < some; n++)
             for (int block = 0; block < BLOCKS; block++)
