@@ -55,7 +55,8 @@ def tune(
     """Find the weights by which translate and evaluate choose among candidates of MODEL.
 
     BLEU is printed for several sets of features, on the lines that the weights were found on and held out, and the
-    flag to copy. Give translate and evaluate the same flags for candidates: --beam, --sample, --with, --reverse.
+    flag to copy. What only makes translations longer or shorter is no gain. Give translate and evaluate the same flags
+    for candidates: --beam, --sample, --with, --reverse.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -74,4 +75,6 @@ def tune(
     if as_json:
         click.echo(json.dumps({"model": str(model), **found.as_dict()}, ensure_ascii=False))
     else:
-        click.echo(f"{found}\n\nthe highest held-out BLEU: {choosing.flags_of_choice(found.best.weights)}")
+        click.echo(
+            f"{found}\n\nthe highest held-out BLEU at equal length: {choosing.flags_of_choice(found.best.weights)}"
+        )

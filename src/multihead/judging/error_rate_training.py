@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from multihead.metrics.bleu_counts import COLUMNS, Counts, bleu_of
+from multihead.metrics.bleu_counts import COLUMNS, Counts, bleu_of, expecting
 from multihead.translating.choosing import Features, weighted
 
 Places = npt.NDArray[np.int64]
@@ -58,6 +58,10 @@ class Table:
     def select(self, sentences: slice | Places) -> Table:
         """Some of the sentences."""
         return Table(self.features[sentences], self.counts[sentences], self.present[sentences])
+
+    def expecting(self, words: Places) -> Table:
+        """The same candidates, with the words of each sentence [sentence] in place of those of its reference."""
+        return Table(self.features, expecting(self.counts, words[:, None]), self.present)
 
     def chosen(self, weights: Features) -> Places:
         """The candidate of each sentence that the weights choose, the first of equals."""

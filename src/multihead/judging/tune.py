@@ -1,11 +1,17 @@
-"""Tune the weights of a choice: their BLEU on a validation set, held out.
+"""Tune the weights of a choice: their BLEU on a validation set, at equal length and held out.
 
 Candidates and their features are computed once (`translating.choosing`). `judging.error_rate_training` then finds
-weights for several sets of features. Weights that were found on some sentences fit those too well. So each set of
-features is also scored held out: the sentences are split into halves at random, and each half is translated with the
-weights of the other one. That BLEU is of all sentences, and comparable with the search's own; it is the mean of several
-splits. Its gain has an interval by the paired bootstrap (Koehn 2004, "Statistical significance tests for machine
-translation evaluation").
+weights for several sets of features.
+
+Where the references are longer than the translations, weights that do nothing but lengthen these gain BLEU; where they
+are shorter, they lose it. Which of both holds differs between texts of the same kind (docs/lab-notes.md, "Weights at
+equal length"). So weights are found and compared by BLEU *at equal length*: its brevity penalty takes the words of the
+search's own choice in place of those of the references.
+
+Weights that were found on some sentences fit those too well. So each set of features is also scored held out: the
+sentences are split into halves at random, and each half is translated with the weights of the other one. That BLEU is
+of all sentences, and comparable with the search's own; it is the mean of several splits. Its gain has an interval by
+the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation").
 """
 
 from __future__ import annotations
@@ -22,7 +28,15 @@ from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.errors import DataError
 from multihead.judging.error_rate_training import Places, Table, maximize
-from multihead.metrics.bleu_counts import Counts, bleu_counts, bleu_of, length_ratio
+from multihead.metrics.bleu_counts import (
+    REFERENCE_WORDS,
+    WORDS,
+    Counts,
+    bleu_counts,
+    bleu_of,
+    expecting,
+    length_ratio,
+)
 from multihead.metrics.scores import Tokenizer, bleu_metric
 from multihead.text.context import in_context
 from multihead.translating.choosing import FEATURES, Features, as_array, measure
@@ -54,11 +68,14 @@ class Tuned:
     weights: Weights
     """The best on all sentences."""
     bleu: float
-    """With these weights, on the sentences that they were found on."""
+    """BLEU with these weights, on the sentences that they were found on."""
+    at_equal_length: float
+    """The same with the words of the search's own choice in place of those of the references."""
     held_out: float
-    """With weights found on the other half of the sentences; the mean of `_SPLITS` splits."""
+    """BLEU with weights found on the other half of the sentences; the mean of `_SPLITS` splits."""
+    held_out_at_equal_length: float
     gain: tuple[float, float]
-    """95% interval of the difference between `held_out` and the BLEU of the search's own choice."""
+    """95% interval of the difference between `held_out_at_equal_length` and that of the search's own choice."""
     length: float
     """Words of the translations relative to those of the references, on all sentences with these weights."""
 
@@ -81,8 +98,8 @@ class Tuning:
 
     @property
     def best(self) -> Tuned:
-        """The row with the highest held-out BLEU, the first of equals."""
-        return max(self.rows, key=lambda row: row.held_out)
+        """The row with the highest held-out BLEU at equal length, the first of equals."""
+        return max(self.rows, key=lambda row: row.held_out_at_equal_length)
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -90,19 +107,18 @@ class Tuning:
         return {**vars(self), "rows": rows, "best": str(self.best.weights)}
 
     def __str__(self) -> str:
-        own = self.rows[0].bleu
-        lines = [["features", "BLEU", "held out", "gain", "95%", "length", "weights"]]
+        own = self.rows[0].held_out_at_equal_length
+        lines = [["features", "BLEU", "held out", "equal length", "gain", "95%", "length", "weights"]]
         for row in self.rows:
-            low, high = row.gain
-            found = (
-                [f"{row.held_out - own:+.2f}", f"[{low:+.2f}, {high:+.2f}]"] if row.features != _FIXED[0] else ["", ""]
-            )
-            numbers = [f"{row.bleu:.2f}", f"{row.held_out:.2f}", *found]
+            (low, high), equal = row.gain, row.held_out_at_equal_length
+            found = [f"{equal - own:+.2f}", f"[{low:+.2f}, {high:+.2f}]"] if row.features != _FIXED[0] else ["", ""]
+            numbers = [f"{row.bleu:.2f}", f"{row.held_out:.2f}", f"{equal:.2f}", *found]
             lines.append([" + ".join(row.features), *numbers, f"{row.length:.3f}", str(row.weights)])
         return (
             f"{self.sentences:,} sentences, {self.candidates:.1f} candidates each\n\n{format_table(lines)}\n\n"
-            f"held out: weights found on the other half of the sentences, mean of {_SPLITS} splits; gain: of that\n"
-            "length: words of the translations, relative to the references; other text may want another\n"
+            f"held out: weights found on the other half of the sentences, mean of {_SPLITS} splits\n"
+            "equal length: held out, with the words of the search's own choice for the references'; gain: of that\n"
+            "length: words of the translations, relative to the references\n"
             f"{self.signature}"
         )
 
@@ -117,7 +133,7 @@ def tune(
     tokenize: Tokenizer | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Tuning:
-    """Find weights with the highest corpus BLEU of the chosen candidates.
+    """Find weights with which the chosen candidates have the highest corpus BLEU at equal length.
 
     Args:
         translator: the model or ensemble; with a reverse model, its feature takes part.
@@ -171,9 +187,11 @@ def tune_texts(
 def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
     """A row for each set of features among those ``wanted``."""
     halves = _halves(len(table.features))
-    parts = [table, *(table.select(half) for half in halves)]
     others = [place + (1 if place % 2 == 0 else -1) for place in range(len(halves))]  # the other half of the same split
     own = table.picked(table.chosen(as_array(Weights(forward=1.0))))
+    words, expected = own[:, WORDS], own[:, REFERENCE_WORDS]
+    equal, own = table.expecting(words), expecting(own, words)
+    parts = [equal, *(equal.select(half) for half in halves)]
     rows: list[Tuned] = []
     earlier: list[list[Features]] = [[] for _ in parts]
     for names in (*_FIXED, *(names for names in _SOUGHT if {*names} <= {*wanted})):
@@ -182,11 +200,20 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
             starts.append(one)
         found = np.zeros((_SPLITS, *own.shape), np.int64)
         for place, half in enumerate(halves):
-            found[place // 2, half] = table.picked(table.chosen(weights[1 + others[place]]))[half]
-        best = Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True)))
-        held_out = float(bleu_of(found.sum(1)).mean())
+            found[place // 2, half] = equal.picked(equal.chosen(weights[1 + others[place]]))[half]
         chosen = table.picked(table.chosen(weights[0])).sum(0)
-        rows.append(Tuned(names, best, float(bleu_of(chosen)), held_out, _interval(own, found), length_ratio(chosen)))
+        rows.append(
+            Tuned(
+                features=names,
+                weights=Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True))),
+                bleu=float(bleu_of(chosen)),
+                at_equal_length=equal.bleu(weights[0]),
+                held_out=float(bleu_of(expecting(found, expected).sum(1)).mean()),
+                held_out_at_equal_length=float(bleu_of(found.sum(1)).mean()),
+                gain=_interval(own, found),
+                length=length_ratio(chosen),
+            )
+        )
     return rows
 
 

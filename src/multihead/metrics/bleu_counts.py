@@ -21,6 +21,8 @@ Counts = npt.NDArray[np.int64]
 
 COLUMNS = 10
 """m_1 ... m_4, t_1 ... t_4, c, r."""
+WORDS, REFERENCE_WORDS = 8, 9
+"""The columns of c and r."""
 
 
 def bleu_counts(
@@ -48,7 +50,7 @@ def bleu_counts(
 def bleu_of(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """Corpus BLEU, from 0 to 100, of each row of summed counts [..., `COLUMNS`]."""
     matches, totals = counts[..., :4].astype(np.float64), counts[..., 4:8].astype(np.float64)
-    ours, theirs = counts[..., 8].astype(np.float64), counts[..., 9].astype(np.float64)
+    ours, theirs = counts[..., WORDS].astype(np.float64), counts[..., REFERENCE_WORDS].astype(np.float64)
     none = matches == 0
     smoothed = np.where(none, 0.5 ** none.cumsum(-1), matches)
     possible = (totals > 0).all(-1) & (matches > 0).any(-1)
@@ -59,4 +61,16 @@ def bleu_of(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
 
 def length_ratio(counts: Counts) -> float:
     """c / r of a row of summed counts; 1.0 if the references have no words."""
-    return float(counts[8] / counts[9]) if counts[9] else 1.0
+    return float(counts[WORDS] / counts[REFERENCE_WORDS]) if counts[REFERENCE_WORDS] else 1.0
+
+
+def expecting(counts: Counts, words: npt.NDArray[np.int64]) -> Counts:
+    """Counts whose brevity penalty expects other numbers of words than the references have.
+
+    Args:
+        counts: [..., `COLUMNS`].
+        words: the numbers that take the place of r, broadcast to [...].
+    """
+    changed = counts.copy()
+    changed[..., REFERENCE_WORDS] = words
+    return changed
