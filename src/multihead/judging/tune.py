@@ -1,4 +1,4 @@
-"""Tune the weights of a choice: their BLEU on a validation set, at equal length and held out.
+"""Tune the weights of a choice on a validation set, at equal length.
 
 Candidates and their features are computed once (`translating.choosing`). `judging.error_rate_training` then finds
 weights for several sets of features.

@@ -130,10 +130,11 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     assert (short.small, long.small, short.student, long.student) == (False, True, False, True)
     assert not short.both_ways
     assert not long.both_ways
-    for other in (chosen(30_000, budget=7200), chosen(30_000, updates=7), chosen(5_000, budget=1200)):
+    for other in (chosen(30_000, budget=7200), chosen(30_000, updates=7), chosen(4_999, budget=1200)):
         assert (other.both_ways, other.small, other.student) == (True, True, False)
-    assert not chosen(5_000, shared=False).both_ways
-    assert chosen(5_000, shared=False).student
+    assert not chosen(5_000, budget=1200).both_ways
+    assert not chosen(4_999, shared=False).both_ways
+    assert chosen(4_999, shared=False).student
 
 
 # --------------------------------------------------------------------------- the run

@@ -14,7 +14,7 @@ models, and a model that has the opposite of a direction chooses among its own c
 
 Where there is a first model, all others begin as that one, which sees twice as many pairs as there are (Ding et al.
 2021, "Improving neural machine translation by bidirectional training"; docs/lab-notes.md, "Both directions first", has
-what that gains). With 10,000 to 150,000 pairs and the usual time there is none: models from nothing are better, alone
+what that gains). With 5,000 to 150,000 pairs and the usual time there is none: models from nothing are better, alone
 and together (docs/results.md, "An hour of models from nothing").
 
 The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
@@ -65,7 +65,7 @@ and epochs")."""
 SMALL_DROPOUT = 0.0
 """The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
 for an hour")."""
-_ONE_WAY = range(10_000, FEW_PAIRS)
+_ONE_WAY = range(5_000, FEW_PAIRS)
 """Numbers of pairs with which models begin from nothing: with its high rate, Muon learns more from one direction in the
 same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""
 _ONE_WAY_LENGTH = 1.5
