@@ -11,7 +11,7 @@ from multihead.judging import tune as tune_module
 from multihead.judging.error_rate_training import Table
 from multihead.judging.tune import tuned_rows
 from multihead.metrics.bleu_counts import WORDS, bleu_counts, bleu_of
-from multihead.translating.choosing import FEATURES
+from multihead.translating.choosing import FEATURES, as_array
 
 SENTENCES = 12
 LETTERS = list("abcdefgh")
@@ -42,7 +42,7 @@ def test_words_that_only_lengthen_a_translation_gain_nothing() -> None:
     assert bleu_of(table.counts[:, 1].sum(0)) > bleu_of(table.counts[:, 0].sum(0))
     rows = found(table)
     own, both = rows["forward",], rows["forward", "length"]
-    assert (table.chosen(np.array(list(both.weights.model_dump().values()))) == 0).all()
+    assert (table.chosen(as_array(both.weights)) == 0).all()
     assert both.held_out_at_equal_length == own.held_out_at_equal_length == pytest.approx(100)
     assert both.bleu == both.held_out == own.bleu == pytest.approx(100 * np.exp(1 - 10 / 6))
 
@@ -55,17 +55,16 @@ def test_words_of_the_reference_are_gained_whatever_its_length() -> None:
         table = table_of([("a b c d e f g" + rest, [own, better])]).select(np.zeros(SENTENCES, np.int64))
         rows = found(table)
         both = rows["forward", "length"]
-        assert (table.chosen(np.array(list(both.weights.model_dump().values()))) == 1).all()
+        assert (table.chosen(as_array(both.weights)) == 1).all()
         assert both.held_out_at_equal_length > rows["forward",].held_out_at_equal_length
         assert both.gain[0] > 0
 
 
 def test_where_references_have_the_words_of_the_own_choice_it_is_bleu() -> None:
-    draw, words = np.random.default_rng(1), LETTERS
-    rows = []
+    draw, rows = np.random.default_rng(1), []
     for _ in range(SENTENCES):
-        reference = " ".join(draw.choice(words, 8))
-        texts = [" ".join(draw.choice(words, 8)), *(" ".join(draw.choice(words, size)) for size in (6, 9, 11))]
+        reference = " ".join(draw.choice(LETTERS, 8))
+        texts = [" ".join(draw.choice(LETTERS, 8)), *(" ".join(draw.choice(LETTERS, size)) for size in (6, 9, 11))]
         rows.append((reference, [(text, {"forward": -place, "length": len(text)}) for place, text in enumerate(texts)]))
     table = table_of(rows)
     assert (table.counts[:, 0, WORDS] == 8).all()
@@ -75,12 +74,11 @@ def test_where_references_have_the_words_of_the_own_choice_it_is_bleu() -> None:
 
 
 def test_weights_are_at_least_as_good_as_each_feature_at_equal_length() -> None:
-    draw, words = np.random.default_rng(2), LETTERS
-    rows = []
+    draw, rows = np.random.default_rng(2), []
     for _ in range(SENTENCES):
-        texts = [" ".join(draw.choice(words, size)) for size in (5, 7, 9, 12)]
+        texts = [" ".join(draw.choice(LETTERS, size)) for size in (5, 7, 9, 12)]
         rows.append(
-            (" ".join(draw.choice(words, 10)), [(t, {"forward": draw.normal(), "length": len(t)}) for t in texts])
+            (" ".join(draw.choice(LETTERS, 10)), [(t, {"forward": draw.normal(), "length": len(t)}) for t in texts])
         )
     tuned = found(table_of(rows))
     assert tuned["forward", "length"].at_equal_length >= tuned["forward",].at_equal_length

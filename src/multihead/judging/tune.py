@@ -189,7 +189,7 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
     halves = _halves(len(table.features))
     others = [place + (1 if place % 2 == 0 else -1) for place in range(len(halves))]  # the other half of the same split
     own = table.picked(table.chosen(as_array(Weights(forward=1.0))))
-    words, expected = own[:, WORDS], own[:, REFERENCE_WORDS]
+    words, expected = own[:, WORDS], own[:, REFERENCE_WORDS]  # of the search's own choice, of the references
     equal, own = table.expecting(words), expecting(own, words)
     parts = [equal, *(equal.select(half) for half in halves)]
     rows: list[Tuned] = []
@@ -201,13 +201,14 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
         found = np.zeros((_SPLITS, *own.shape), np.int64)
         for place, half in enumerate(halves):
             found[place // 2, half] = equal.picked(equal.chosen(weights[1 + others[place]]))[half]
-        chosen = table.picked(table.chosen(weights[0])).sum(0)
+        picked = table.picked(table.chosen(weights[0]))
+        chosen = picked.sum(0)
         rows.append(
             Tuned(
                 features=names,
                 weights=Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True))),
                 bleu=float(bleu_of(chosen)),
-                at_equal_length=equal.bleu(weights[0]),
+                at_equal_length=float(bleu_of(expecting(picked, words).sum(0))),
                 held_out=float(bleu_of(expecting(found, expected).sum(1)).mean()),
                 held_out_at_equal_length=float(bleu_of(found.sum(1)).mean()),
                 gain=_interval(own, found),

@@ -1,11 +1,12 @@
-// Compiled kernels of a training update: pointwise, loss, attention.
+// Compiled kernels of a training update: pointwise operations, loss, attention, linear maps.
 //
-// These are pointwise operations, cross-entropy and short attention, each in one pass over memory.
+// Pointwise operations, cross-entropy and short attention take one pass over memory. Linear maps are float32 products for
+// processors where PyTorch's are slower. The last lines include Muon's directions and attention over long sequences.
 //
 // The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
 // every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.
 // The equations are in the Python modules that call them: kernels/random.py, kernels/pointwise.py,
-// kernels/linear.py and attention/backends/short.py.
+// kernels/linear.py, kernels/products.py and attention/backends/short.py.
 //
 // Tensors are row-major and contiguous, [rows, width], unless a View says otherwise. The threads divide the rows
 // among them. Their number affects only the last bits of sums over rows (gradients of vectors).

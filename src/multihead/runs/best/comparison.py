@@ -87,9 +87,8 @@ def compare_uses(
             continue
         request = TranslationRequest(system.search_settings(beam=_BEAM))
         judged = system.with_reverse(judge)
-        tuning = tune_texts(judged, sources, references, request, language=language, progress=progress)
-        best = tuning.best
-        if best is not tuning.rows[0]:
+        best = tune_texts(judged, sources, references, request, language=language, progress=progress).best
+        if best.held_out > plain.bleu:
             choosing = ["--beam", str(_BEAM)]
             choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", str(path))]
             chosen = Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out)
