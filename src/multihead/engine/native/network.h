@@ -51,13 +51,6 @@ static inline vf sigmoid(vf x) {
 }
 
 #ifndef __wasm__
-// Lane i of the result is x[i ^ w].
-static inline vf swap_lanes(vf x, i64 w) {
-    vi place;
-    for (int i = 0; i < LANES; i++) place[i] = i ^ (int)w;
-    return __builtin_shuffle(x, place);
-}
-
 // Lane i of the result is the sum of the lanes of x[i]; overwrites x. Each level halves the number of vectors.
 template <int W = LANES / 2>
 static inline vf lane_sums(vf *x) {
@@ -70,6 +63,14 @@ static inline vf lane_sums(vf *x) {
     else return x[0];
 }
 #endif
+
+// Overwrites all but the first `count` of LANES scores by -1e30. Single stores before a load of the vector would delay it.
+static inline void keep_lanes(float *x, i64 count) {
+    vi lane;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    *(vf *)x = lane < (int32_t)count ? *(const vf *)x : vf{} - 1e30f;
+}
 
 // GELU by its tanh formula, x / 2 (1 + tanh u) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), in place.
 static inline void gelu_by_tanh(float *x, i64 count) {
@@ -107,18 +108,9 @@ struct Norm {  // layer norm, or RMS norm: without mean, and with a shift of zer
     bool rms = false;
 
     void apply(const float *x, float *y, i64 width) const {
-        float mean = 0.f, square = 0.f;
-#ifdef __wasm__
-        mean = rms ? 0.f : sum(x, width) / (float)width, square = sum_of_squares(x, mean, width);
-#else
-        if (!rms) {
-#pragma omp simd reduction(+ : mean)
-            for (i64 f = 0; f < width; f++) mean += x[f];
-            mean /= (float)width;
-        }
-#pragma omp simd reduction(+ : square)
-        for (i64 f = 0; f < width; f++) square += (x[f] - mean) * (x[f] - mean);
-#endif
+        const auto add = [](auto one, auto sum) { return sum + one; };
+        const float mean = rms ? 0.f : sum_of(x, width, add) / (float)width;
+        const float square = sum_of(x, width, [&](auto one, auto sum) { return fused(one - mean, one - mean, sum); });
         const float scale = 1.f / std::sqrt(square / (float)width + eps), *g = gain.data(), *s = shift.data();
 #pragma omp simd
         for (i64 f = 0; f < width; f++) y[f] = fused((x[f] - mean) * scale, g[f], s[f]);
@@ -423,22 +415,16 @@ struct Runner {
         }
         if (biases) add_biases(scores, keys, heads, 1, biases);
         if (own) add_places(scores, keys, heads, 1, query, *own);
-        for (i64 i = keys * heads; i < padded * heads; i++) scores[i] = -1e30f;
+        keep_lanes(scores + padded * heads - LANES, (keys - padded) * heads + LANES);
         vf most = *(const vf *)scores, sum = {};
-        for (i64 i = LANES; i < padded * heads; i += LANES) {
-            const vf x = *(const vf *)(scores + i);
-            most = x > most ? x : most;
-        }
-        for (i64 w = LANES / 2; w >= heads; w /= 2) {
-            const vf other = swap_lanes(most, w);
-            most = other > most ? other : most;
-        }
+        for (i64 i = LANES; i < padded * heads; i += LANES) most = larger(most, *(const vf *)(scores + i));
+        most = join_lanes(most, heads, larger<vf>);
         for (i64 i = 0; i < padded * heads; i += LANES) {
             vf &x = *(vf *)(scores + i);
             x = exp_nonpositive(x - most);
             sum += x;
         }
-        for (i64 w = LANES / 2; w >= heads; w /= 2) sum += swap_lanes(sum, w);
+        sum = join_lanes(sum, heads, added);
         const vf share = 1.f / sum;
         for (i64 i = 0; i < padded * heads; i += LANES) *(vf *)(scores + i) *= share;
         for (i64 h = 0; h < heads;) {
@@ -497,19 +483,78 @@ struct Runner {
 
     // In place over x[0 ... count - 1]; x is padded to whole vectors.
     static inline void softmax(float *x, i64 count) {
-        for (i64 j = count; j < round_up(count, LANES); j++) x[j] = -1e30f;
-        float most = x[0], total = 0.f;
-        for (i64 j = 1; j < count; j++) most = x[j] > most ? x[j] : most;
-        vf sum = {};
-        for (i64 j = 0; j < count; j += LANES) {
+        const i64 padded = round_up(count, LANES);
+        keep_lanes(x + padded - LANES, count - padded + LANES);
+        vf most = *(const vf *)x, sum = {};
+        for (i64 j = LANES; j < padded; j += LANES) most = larger(most, *(const vf *)(x + j));
+        most = join_lanes(most, 1, larger<vf>);
+        for (i64 j = 0; j < padded; j += LANES) {
             vf &one = *(vf *)(x + j);
             one = exp_nonpositive(one - most);
             sum += one;
         }
-        for (int i = 0; i < LANES; i++) total += sum[i];
-        const float share = 1.f / total;
-        for (i64 j = 0; j < count; j++) x[j] *= share;
+        sum = join_lanes(sum, 1, added);
+        const vf share = 1.f / sum;
+        for (i64 j = 0; j < padded; j += LANES) *(vf *)(x + j) *= share;
     }
+
+    // Weighted sums of the values begin ... end - 1, `step` apart, of at most QUERIES rows of weights, `wide` apart.
+    // out: rows [value], heads * value apart.
+    void weigh_rows(const float *weights, i64 wide, i64 rows, i64 begin, i64 end, const float *values, i64 step,
+                    float *out) const {
+        const auto vectors = [&](auto count) {
+            constexpr int D = decltype(count)::value;
+            switch (rows) {
+                case 1: return weigh_vectors<D, 1>(weights, wide, begin, end, values, step, out);
+                case 2: return weigh_vectors<D, 2>(weights, wide, begin, end, values, step, out);
+                case 3: return weigh_vectors<D, 3>(weights, wide, begin, end, values, step, out);
+                default: return weigh_vectors<D, 4>(weights, wide, begin, end, values, step, out);
+            }
+        };
+        if (s.value == LANES) return vectors(std::integral_constant<int, 1>());
+        if (s.value == 2 * LANES) return vectors(std::integral_constant<int, 2>());
+        if (s.value == 4 * LANES) return vectors(std::integral_constant<int, 4>());
+        for (i64 r = 0; r < rows; r++, weights += wide, out += s.heads * s.value) {
+            std::fill(out, out + s.value, 0.f);
+            for (i64 j = begin; j < end; j++) add_weighted(out, values + j * step, weights[j], s.value);
+        }
+    }
+
+    // The same for R rows of values of D * LANES numbers, with the sums in registers.
+    template <int D, int R>
+    void weigh_vectors(const float *weights, i64 wide, i64 begin, i64 end, const float *values, i64 step,
+                       float *out) const {
+        vf sum[R][D] = {};
+        for (i64 j = begin; j < end; j++) {
+            const float *value = values + j * step;
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+                for (int i = 0; i < D; i++)
+                    sum[r][i] = fused(weights[r * wide + j], load_lanes(value + i * LANES), sum[r][i]);
+        }
+        for (int r = 0; r < R; r++)
+            for (int i = 0; i < D; i++) *(vf *)(out + r * s.heads * s.value + i * LANES) = sum[r][i];
+    }
+
+    // Scores of at most QUERIES queries, `step` apart, for the keys low ... high - 1, transposed: `turned` has
+    // [key][wide]. scores: QUERIES rows, `wide` apart.
+    void score_rows(const float *queries, i64 step, i64 rows, const float *turned, i64 wide, i64 low, i64 high,
+                    float *scores) const {
+        const float scale = 1.f / std::sqrt((float)s.key), *of[QUERIES];
+        for (i64 r = 0; r < QUERIES; r++) of[r] = queries + std::min(r, rows - 1) * step;
+        for (i64 j = low; j < high; j += LANES) {
+            vf sum[QUERIES] = {};
+            for (i64 i = 0; i < s.key; i++) {
+                const vf key = *(const vf *)(turned + i * wide + j);
+#pragma GCC unroll 4
+                for (int r = 0; r < QUERIES; r++) sum[r] = fused(of[r][i], key, sum[r]);
+            }
+            for (int r = 0; r < QUERIES; r++) *(vf *)(scores + r * wide + j) = sum[r] * scale;
+        }
+    }
+
+    static constexpr i64 QUERIES = 4;  // of the encoder, that share the loading of keys and values
 
     // Encoder self-attention of one sentence. qkv: [words], rows of q [heads][key], k [kv_heads][key], v
     // [kv_heads][value], `step` apart. out: [words][heads][value]. Keys are transposed to [key][word], and four
@@ -517,7 +562,7 @@ struct Runner {
     void encoder_attention(const float *qkv, i64 step, i64 words, float *out, const Attention &own) {
         const i64 d = s.key, v = s.value, group = s.heads / s.kv_heads, wide = round_up(words, LANES), q = s.q();
         const float scale = 1.f / std::sqrt((float)d);
-        float *turned = scratch.turned.get<float>(d * wide), *scores = scratch.scores.get<float>(wide * 4);
+        float *turned = scratch.turned.get<float>(d * wide), *scores = scratch.scores.get<float>(wide * QUERIES);
         float *places = s.apart ? scratch.places.get<float>(2 * s.apart + 1) + s.apart : nullptr;  // of each distance
         for (i64 h = 0; h < s.heads; h++) {
             const float *queries = qkv + h * d, *keys = qkv + q + h / group * d;
@@ -527,44 +572,38 @@ struct Runner {
                 for (i64 j = 0; j < words; j++)
                     for (i64 i = 0; i < d; i++) turned[i * wide + j] = keys[j * step + i];
             }
-            for (i64 first = 0; first < words; first += 4) {
-                const i64 some = std::min<i64>(4, words - first), sight = s.window ? s.window : words;
+            for (i64 first = 0; first < words; first += QUERIES) {
+                const i64 some = std::min<i64>(QUERIES, words - first), sight = s.window ? s.window : words;
                 const i64 low = std::max<i64>(0, first - sight) / LANES * LANES;  // of all keys that they see
                 const i64 high = std::min(words, first + some + sight);
-                const float *of[4];
-                for (i64 r = 0; r < 4; r++) of[r] = queries + (first + std::min(r, some - 1)) * step;
-                for (i64 j = low; j < high; j += LANES) {
-                    vf sum[4] = {};
-                    for (i64 i = 0; i < d; i++) {
-                        const vf key = *(const vf *)(turned + i * wide + j);
-#pragma GCC unroll 4
-                        for (int r = 0; r < 4; r++) sum[r] = fused(of[r][i], key, sum[r]);
-                    }
-                    for (int r = 0; r < 4; r++) *(vf *)(scores + r * wide + j) = sum[r] * scale;
-                }
+                score_rows(queries + first * step, step, some, turned, wide, low, high, scores);
                 for (i64 r = 0; r < some; r++) {
-                    float *weight = scores + r * wide, *to = out + (first + r) * s.heads * v + h * v;
-                    const i64 begin = std::max<i64>(0, first + r - sight), end = std::min(words, first + r + sight + 1);
+                    float *weight = scores + r * wide;
+                    const i64 me = first + r;
+                    const i64 begin = std::max<i64>(0, me - sight), end = std::min(words, me + sight + 1);
                     if (s.reach) {
                         const float *biases = &model.encoder_biases[h * (2 * s.reach + 1) + s.reach];
-                        for (i64 j = begin; j < end; j++)
-                            weight[j] += biases[std::clamp(j - (first + r), -s.reach, s.reach)];
+                        for (i64 j = begin; j < end; j++) weight[j] += biases[std::clamp(j - me, -s.reach, s.reach)];
                     }
                     for (i64 j = begin; s.linear && j < end; j++)
-                        weight[j] -= model.slopes[h] * (float)std::abs(j - (first + r));
-                    const i64 me = first + r, nearest = std::max(-s.apart, begin - me);
-                    const i64 farthest = std::min(s.apart, end - 1 - me);
+                        weight[j] -= model.slopes[h] * (float)std::abs(j - me);
+                    const i64 nearest = std::max(-s.apart, begin - me), farthest = std::min(s.apart, end - 1 - me);
                     for (i64 far = nearest; s.apart && far <= farthest; far++)
-                        places[far] = dot(of[r], &own.key_places[(s.apart + far) * d], d) * scale;
+                        places[far] = dot(queries + me * step, &own.key_places[(s.apart + far) * d], d) * scale;
                     for (i64 j = begin; s.apart && j < end; j++)
                         weight[j] += places[std::clamp(j - me, -s.apart, s.apart)];
                     std::fill(weight + low, weight + begin, -1e30f);
                     softmax(weight + low, end - low);
-                    std::fill(to, to + v, 0.f);
-                    for (i64 j = begin; j < end; j++) add_weighted(to, values + j * step, weight[j], v);
-                    if (!s.apart) continue;
+                    std::fill(weight + low, weight + begin, 0.f), std::fill(weight + end, weight + high, 0.f);
+                }
+                float *to = out + first * s.heads * v + h * v;
+                weigh_rows(scores, wide, some, low, high, values, step, to);
+                for (i64 r = 0; s.apart && r < some; r++, to += s.heads * v) {
+                    const i64 me = first + r, nearest = std::max(-s.apart, low - me);
+                    const i64 farthest = std::min(s.apart, high - 1 - me);
                     std::fill(places + nearest, places + farthest + 1, 0.f);
-                    for (i64 j = begin; j < end; j++) places[std::clamp(j - me, -s.apart, s.apart)] += weight[j];
+                    for (i64 j = low; j < high; j++)
+                        places[std::clamp(j - me, -s.apart, s.apart)] += scores[r * wide + j];
                     for (i64 far = nearest; far <= farthest; far++)
                         add_weighted(to, &own.value_places[(s.apart + far) * v], places[far], v);
                 }

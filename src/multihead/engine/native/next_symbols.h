@@ -57,16 +57,43 @@ struct Best {
     }
 };
 
-static inline bool any_above(vf x, float bar) {
+// The lanes above a bar, a bit for each.
+static inline u32 lanes_above(vf x, float bar) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ) != 0;
-#elif defined(__wasm__)
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ);
+#elif defined(__AVX2__)
+    return (u32)_mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(bar), _CMP_GT_OQ));
+#else
+    u32 lanes = 0;
+    for (int i = 0; i < LANES; i++) lanes |= (u32)(x[i] > bar) << i;
+    return lanes;
+#endif
+}
+
+// A number just below the lane in place `rank`, from 1 to LANES, in descending order.
+static inline float below(vf x, i64 rank) {
+    float found = -NOTHING;
+    for (int i = 0; i < LANES; i++)
+        if (x[i] < found && __builtin_popcount(lanes_above(x, x[i])) < rank) found = x[i];
+    return std::nextafter(found, NOTHING);
+}
+
+static inline bool any_above(vf x, float bar) {
+#ifdef __wasm__
     return some_lane(x > bar);
 #else
-    bool any = false;
-    for (int i = 0; i < LANES; i++) any |= x[i] > bar;
-    return any;
+    return lanes_above(x, bar) != 0;
 #endif
+}
+
+// The largest of each lane.
+static inline vf largest(const float *x, i64 count) {
+    vf tops = *(const vf *)x;
+    for (i64 i = LANES; i < count; i += LANES) {
+        const vf one = *(const vf *)(x + i);
+        tops = one > tops ? one : tops;
+    }
+    return tops;
 }
 
 // Running log of the sum of exp(logit) of a row: the largest logit, and sums of exp(logit - largest).
@@ -82,18 +109,16 @@ struct Normalizer {
 
     // Adds `count` logits, a multiple of LANES; returns the largest of each lane.
     vf add(const float *logits, i64 count) {
-        vf tops = *(const vf *)logits;
-        for (i64 i = LANES; i < count; i += LANES) {
-            const vf x = *(const vf *)(logits + i);
-            tops = x > tops ? x : tops;
-        }
+        const vf tops = largest(logits, count);
         if (any_above(tops, most)) {
             float top = tops[0];
             for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
             if (most != NOTHING) sums *= exponential(most - top);
             most = top;
         }
-        for (i64 i = 0; i < count; i += LANES) sums += exp_nonpositive(*(const vf *)(logits + i) - most);
+        vf sum = sums;  // in a register
+        for (i64 i = 0; i < count; i += LANES) sum += exp_nonpositive(*(const vf *)(logits + i) - most);
+        sums = sum;
         return tops;
     }
 };
@@ -132,9 +157,14 @@ struct NextSymbols {
         for (i64 column : of.never)
             if (column >= first && column < first + count) logits[column - first] = NOTHING;
         if (no_end && of.end >= first && of.end < first + count) logits[of.end - first] = NOTHING;
+        if (!best.count && best.most <= LANES) best.bar = below(largest(logits, count), best.most);
         for (i64 i = 0; i < count; i += LANES) {
-            if (!any_above(*(const vf *)(logits + i), best.bar)) continue;
-            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
+            const vf x = *(const vf *)(logits + i);
+            if (!any_above(x, best.bar)) continue;
+            for (u32 lanes = lanes_above(x, best.bar); lanes; lanes &= lanes - 1) {
+                const i64 j = i + __builtin_ctz(lanes);
+                best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
+            }
         }
     }
 

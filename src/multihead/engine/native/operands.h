@@ -143,6 +143,43 @@ static inline vf fused(vf a, vf b, vf c) { return a * b + c; }
 static inline vf fused(float a, vf b, vf c) { return a * b + c; }
 #endif
 
+#ifndef __wasm__
+// Lane i of the result is x[i ^ W].
+template <int W, class V>
+static inline V swap_lanes(V x) {
+    vi place;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) place[i] = i ^ W;
+    return __builtin_shuffle(x, place);
+}
+#endif
+
+// What `join` makes of all lanes whose numbers are equal modulo `apart`, a power of 2, in each of these lanes.
+template <int W = LANES / 2, class V, class Join>
+static inline V join_lanes(V x, i64 apart, const Join &join) {
+    if (W < apart) return x;
+    x = join(x, swap_lanes<W>(x));
+    if constexpr (W > 1) return join_lanes<W / 2>(x, apart, join);
+    else return x;
+}
+template <class V>
+static inline V larger(V x, V y) {
+    return y > x ? y : x;
+}
+static inline vf smaller(vf x, vf y) { return y < x ? y : x; }
+static inline vf added(vf x, vf y) { return x + y; }
+
+// A sum over x[0 ... width - 1]: add(x, sum) adds numbers, those of whole vectors lane by lane.
+template <class Add>
+static inline float sum_of(const float *x, i64 width, const Add &add) {
+    vf sums = {};
+    i64 i = 0;
+    for (; i + LANES <= width; i += LANES) sums = add(*(const vf *)(x + i), sums);
+    float sum = join_lanes(sums, 1, added)[0];
+    for (; i < width; i++) sum = add(x[i], sum);
+    return sum;
+}
+
 // Stored numbers are float32, or bfloat16 as the upper half of a float32.
 static inline vf load_lanes(const float *from) { return *(const vf *)from; }
 static inline vf load_lanes(const uint16_t *from) { return (vf)(__builtin_convertvector(*(const vh *)from, vu) << 16); }
@@ -282,22 +319,21 @@ struct Rows {
             for (i64 k = 0; k < width; k++) half[k] = (uint16_t)rounded(x[k]);
         }
         if (kind != INT8) return;
-        float most = 0.f, least = 0.f, odd = 0.f;  // odd becomes NaN if any x is NaN or infinite, and so does the step
-#ifdef __wasm__
-        find_extremes(x, width, most, least, odd);
-#else
-#pragma omp simd reduction(max : most) reduction(min : least) reduction(+ : odd)
-        for (i64 k = 0; k < width; k++) {
-            most = x[k] > most ? x[k] : most;
-            least = x[k] < least ? x[k] : least;
-            odd += x[k] - x[k];
+        vu high = {};  // the bits of |x|: those of infinity and NaN are larger than those of any other number
+        vf low = {};
+        i64 i = 0;
+        for (; i + LANES <= width; i += LANES) {
+            const vf one = *(const vf *)(x + i);
+            high = larger(high, (vu)one & 0x7fffffffu), low = smaller(low, one);
         }
-#endif
+        u32 bits = join_lanes(high, 1, larger<vu>)[0];
+        float least = join_lanes(low, 1, smaller)[0];
+        for (; i < width; i++) bits = std::max(bits, to_bits(x[i]) & 0x7fffffffu), least = std::min(least, x[i]);
+        const float largest = from_bits(bits);
         // A row without negative numbers, as after a ReLU, uses all 255 steps for positive ones.
         int32_t zero = least < 0.f ? 128 : 0;
-        float largest = most > -least ? most : -least, top = zero ? 127.f : 255.f;
-        float scale = largest > 0.f ? top / largest : 0.f;
-        steps[row] = largest / top + odd;
+        const float top = zero ? 127.f : 255.f, scale = largest > 0.f ? top / largest : 0.f;
+        steps[row] = largest / top + (largest - largest);  // NaN if any x is NaN or infinite
         zeros[row] = zero;
         Step *byte = (Step *)to;
         for (i64 k = width; k < stride * 4 / (i64)sizeof(Step); k++) byte[k] = 0;
@@ -325,21 +361,26 @@ using Sum = typename SumOf<KIND>::type;
 
 enum Mode { SET = 0, ADD = 1, RELU = 2 };
 
-// Turns sums into LANES elements of y, columns n, n + 1, ...: scale (int8), bias, then SET, ADD or RELU. For int8 the
-// sum of (byte - zero) * w is sum - zero * (sum of w).
+// Turns sums of LANES columns into elements of y: scale (int8), bias, then SET, ADD or RELU. For int8 the sum of
+// (byte - zero) * w is sum - zero * (sum of w). One object does this for several rows, so that what belongs to the
+// columns stays in registers.
 template <int KIND>
-static inline void finish_sums(Sum<KIND> sum, const Weights &w, const Rows &x, i64 row, i64 n, float *y, int mode) {
-    vf value;
-    if constexpr (KIND == INT8) {
-        const vi whole = sum - x.zeros[row] * *(const vi *)&w.sums[n];
-        const vf step = x.steps[row] * *(const vf *)&w.scale[n];
-        value = fused(__builtin_convertvector(whole, vf), step, *(const vf *)&w.bias[n]);
-    } else {
-        value = sum + *(const vf *)&w.bias[n];
+struct Finish {
+    vf bias, scale{};
+    vi sums{};
+
+    Finish(const Weights &w, i64 n) : bias(*(const vf *)&w.bias[n]) {
+        if constexpr (KIND == INT8) scale = *(const vf *)&w.scale[n], sums = *(const vi *)&w.sums[n];
     }
-    if (mode == ADD) value += *(const vf *)y;
-    if (mode == RELU) value = value > 0.f ? value : (value != value ? value : vf{});
-    *(vf *)y = value;
-}
+    void operator()(Sum<KIND> sum, const Rows &x, i64 row, float *y, int mode) const {
+        vf value;
+        if constexpr (KIND == INT8)
+            value = fused(__builtin_convertvector(sum - x.zeros[row] * sums, vf), x.steps[row] * scale, bias);
+        else value = sum + bias;
+        if (mode == ADD) value += *(const vf *)y;
+        if (mode == RELU) value = value > 0.f ? value : (value != value ? value : vf{});
+        *(vf *)y = value;
+    }
+};
 
 }  // namespace gemm

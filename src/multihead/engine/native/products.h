@@ -119,10 +119,10 @@ static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 p
     for (i64 column = 0; column < PANEL; column += 4)
         dot_products<M, 4>((const Step *)(x.at + row * x.stride), x.stride * 2, from + column, w.depth, PANEL,
                            sums + column, PANEL);
-    for (i64 n = 0; n < PANEL; n += LANES)
-        for (int m = 0; m < M; m++)
-            finish_sums<INT8>(*(const vi *)(sums + m * PANEL + n), w, x, row + m, panel * PANEL + n, y + m * stride + n,
-                              mode);
+    for (i64 n = 0; n < PANEL; n += LANES) {
+        const Finish<INT8> finish(w, panel * PANEL + n);
+        for (int m = 0; m < M; m++) finish(*(const vi *)(sums + m * PANEL + n), x, row + m, y + m * stride + n, mode);
+    }
 }
 #endif
 
@@ -169,11 +169,12 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     }
     const i64 first = panel * PANEL + column;
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; v++)
+    for (int v = 0; v < VECTORS; v++) {
+        const Finish<KIND> finish(w, first + v * LANES);
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
-            finish_sums<KIND>(joined<KIND>(sum[m] + v * (LANES / WIDE)), w, x, row + m, first + v * LANES,
-                              y + m * stride + column + v * LANES, mode);
+            finish(joined<KIND>(sum[m] + v * (LANES / WIDE)), x, row + m, y + m * stride + column + v * LANES, mode);
+    }
 }
 
 // Rows begin ... end - 1 by one panel, in as few groups as can be, of almost the same size.

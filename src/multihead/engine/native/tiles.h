@@ -123,7 +123,7 @@ static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 fir
                     float *to = y + (row - begin) * stride + (panel - first) * PANEL;
 #pragma GCC unroll 4
                     for (i64 n = 0; n < PANEL; n += LANES)
-                        finish_sums<KIND>(*(const Sum<KIND> *)(sum + n), w, x, row, panel * PANEL + n, to + n, mode);
+                        Finish<KIND>(w, panel * PANEL + n)(*(const Sum<KIND> *)(sum + n), x, row, to + n, mode);
                 }
         }
     }

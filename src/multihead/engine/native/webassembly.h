@@ -44,8 +44,9 @@ static inline vf exchanged(vf x) {
     return __builtin_shufflevector(x, x, 0 ^ W, 1 ^ W, 2 ^ W, 3 ^ W, 4 ^ W, 5 ^ W, 6 ^ W, 7 ^ W, 8 ^ W, 9 ^ W, 10 ^ W,
                                    11 ^ W, 12 ^ W, 13 ^ W, 14 ^ W, 15 ^ W);
 }
-static inline vf swap_lanes(vf x, int64_t w) {
-    return w == 8 ? exchanged<8>(x) : w == 4 ? exchanged<4>(x) : w == 2 ? exchanged<2>(x) : exchanged<1>(x);
+template <int W, class V>
+static inline V swap_lanes(V x) {
+    return (V)exchanged<W>((vf)x);
 }
 
 // Lane i of the result is the sum of the lanes of x[i]; overwrites x. Each level halves the number of vectors.
@@ -66,48 +67,6 @@ static inline vf lane_sums(vf *x) {
 static inline bool some_lane(vi x) {
     const v128_t *part = (const v128_t *)&x;
     return wasm_v128_any_true(wasm_v128_or(wasm_v128_or(part[0], part[1]), wasm_v128_or(part[2], part[3])));
-}
-
-static inline float sum_of_lanes(vf x) {
-    float total = x[0];
-    for (int i = 1; i < LANES; i++) total += x[i];
-    return total;
-}
-
-// As the loop in Rows::fill, which compilers do not vectorize for WebAssembly.
-static inline void find_extremes(const float *x, int64_t width, float &most, float &least, float &odd) {
-    vf high = {}, low = {}, strange = {};
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        const vf one = *(const vf *)(x + i);
-        high = one > high ? one : high, low = one < low ? one : low, strange += one - one;
-    }
-    for (int lane = 0; lane < LANES; lane++) {
-        most = high[lane] > most ? high[lane] : most, least = low[lane] < least ? low[lane] : least;
-        odd += strange[lane];
-    }
-    for (; i < width; i++) most = x[i] > most ? x[i] : most, least = x[i] < least ? x[i] : least, odd += x[i] - x[i];
-}
-
-static inline float sum(const float *x, int64_t width) {
-    vf parts = {};
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) parts += *(const vf *)(x + i);
-    float total = sum_of_lanes(parts);
-    for (; i < width; i++) total += x[i];
-    return total;
-}
-
-static inline float sum_of_squares(const float *x, float mean, int64_t width) {
-    vf parts = {};
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        const vf one = *(const vf *)(x + i) - mean;
-        parts = fused(one, one, parts);
-    }
-    float total = sum_of_lanes(parts);
-    for (; i < width; i++) total = fused(x[i] - mean, x[i] - mean, total);
-    return total;
 }
 
 // Dot products of M rows of x, `step` numbers apart, and COLUMNS columns of bytes, `depth` words each, `apart` words
