@@ -96,6 +96,9 @@ def test_numbers_outside_their_range_are_refused(drawn: Any) -> None:
                 running.add(0, source, 9)
         with pytest.raises(TypeError):
             running.add(0, [4.5], 9)  # type: ignore[list-item]
+        with pytest.raises(ConfigurationError, match="ids from 0"):
+            running.add_all([0, 1], [[4, 3], [drawn.vocab]], [9, 9], [0, 0])
+        assert running.left == 0
         for limit, minimum in ((10, 0), (0, 0), (2**64 + 5, 0), (9, 9), (9, -1)):
             with pytest.raises(ConfigurationError, match="0 <= minimum < limit"):
                 running.add(0, [4, 3], limit, minimum)
@@ -111,9 +114,12 @@ def test_a_search_that_is_closed_while_its_results_are_read_is_not_touched(drawn
         for number in range(3):
             running.add(number, [4, 3], 9)
         results = running.run(10.0)
-        next(results)
+        first = next(results)
+    assert sorted(number for number, _ in [first, *results]) == [0, 1, 2]  # they had left the search
     with pytest.raises(ConfigurationError, match="was closed"):
-        next(results)
+        next(running.run(10.0))
+    with pytest.raises(ConfigurationError, match="was closed"):
+        running.add(3, [4, 3], 9)
 
 
 def test_threads_that_share_a_search_take_turns(drawn: Any) -> None:

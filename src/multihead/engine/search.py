@@ -20,8 +20,10 @@ import operator
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,17 +136,17 @@ class CompiledSearch(ABC):
         """
         search = search or Search()
         limits, minimums = task.length_lists(search, [len(source) for source in sources])
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        found: dict[int, list[Hypothesis]] = {}
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         with self.open(task, search, max(limits, default=1), workers) as running:
-            for number in order:
-                running.add(number, sources[number], limits[number], minimums[number])
+            rows, most = [sources[number] for number in order], [limits[number] for number in order]
+            running.add_all(order, rows, most, [minimums[number] for number in order])
             while running.left:
                 for number, hypotheses in running.run(_SLICE):
                     found[number] = hypotheses
                     if progress is not None:
                         progress(1)
-        return found
+        return [found[number] for number in range(len(sources))]
 
     def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> RunningSearch:
         """A search to which sentences can be added while it runs.
@@ -224,6 +226,7 @@ class RunningSearch:
         self._library = library = engine.packed.library
         self.left = 0
         """Number of unfinished sentences."""
+        self._taken: deque[tuple[int, list[Hypothesis], int]] = deque()  # finished: number, hypotheses, fault
         self._process = os.getpid()
         self._lock = threading.RLock()  # the library holds a search in one thread at a time
         self._vocab = engine.config.source_vocab
@@ -282,31 +285,47 @@ class RunningSearch:
                 self._search = None
 
     def add(self, number: int, source: Sequence[int], limit: int, minimum: int = 0) -> None:
-        """Append a sentence to the queue.
+        """Append a sentence to the queue; arguments and errors as those of `add_all`."""
+        self.add_all([number], [source], [limit], [minimum])
+
+    def add_all(
+        self,
+        numbers: Sequence[int],
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        minimums: Sequence[int],
+    ) -> None:
+        """Append sentences to the queue.
 
         Args:
-            number: identifies its hypotheses in the results of `run`.
-            source: its ids, including the end symbol.
-            limit: maximum number of symbols of a translation, including the end symbol.
-            minimum: minimum number of symbols before the end symbol.
+            numbers: identify their hypotheses in the results of `run`.
+            sources: ids of each, including the end symbol.
+            limits: maximum number of symbols of each translation, including the end symbol.
+            minimums: minimum number of symbols before the end symbol.
 
         Raises:
             ConfigurationError: no ids, ids outside the model's vocabulary, an impossible limit or one above the
-                longest.
+                longest. No sentence is appended.
         """
-        source = [operator.index(word) for word in source]
-        if not source or min(source) < 0 or max(source) >= self._vocab:
-            raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {source[:20]}")
-        if not 0 <= minimum < limit <= self._longest:
-            raise ConfigurationError(
-                f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
-            )
+        lengths = list(map(len, sources))
+        words = list(map(operator.index, chain.from_iterable(sources)))
+        if not all(lengths) or min(words, default=0) < 0 or max(words, default=0) >= self._vocab:
+            wrong = next(one for one in sources if not one or min(one) < 0 or max(one) >= self._vocab)
+            raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {list(wrong[:20])}")
+        for minimum, limit in zip(minimums, limits, strict=True):
+            if not 0 <= minimum < limit <= self._longest:
+                raise ConfigurationError(
+                    f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of "
+                    f"{limit}"
+                )
         with self._opened():
-            if len(source) > self._reach:
-                self._set_positions(len(source))
-            if self._library.decoding_add(self._search, number, integers(source), len(source), limit, minimum):
-                raise SurroundingsError(f"there is not enough memory for a sentence of {len(source)} ids")
-            self.left += 1
+            if max(lengths, default=0) > self._reach:
+                self._set_positions(max(lengths))
+            given = map(integers, (numbers, words, lengths, limits, minimums))
+            added = int(self._library.decoding_add_all(self._search, len(lengths), *given))
+            self.left += added
+            if added < len(lengths):
+                raise SurroundingsError(f"there is not enough memory for a sentence of {lengths[added]} ids")
 
     def run(self, seconds: float) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Run for about this many seconds, at least one step; yield finished sentences with their hypotheses.
@@ -325,17 +344,39 @@ class RunningSearch:
                     "there is not enough memory for this search: translate fewer or shorter sentences at once, "
                     "or with a narrower beam"
                 )
-            self.left = left
-        while (found := self._next()) is not None:
-            yield found
+            finished, self.left = self.left - left, left
+            self._take(finished)
+        while self._taken:
+            number, hypotheses, fault = self._taken.popleft()
+            if fault:
+                self._refuse(fault)
+            yield number, hypotheses
 
-    def _next(self) -> tuple[int, list[Hypothesis]] | None:
-        facts = (ctypes.c_int64 * 4)()
-        with self._opened():
-            if self._library.decoding_next(self._search, facts) < 0:
-                return None
-            number, fault, count, tokens = facts
-            return number, self._take(count, tokens, fault)
+    def _take(self, most: int) -> None:
+        """Take finished sentences over from the library, all in one call."""
+        facts = (ctypes.c_int64 * (4 * most))()
+        count = int(self._library.decoding_next(self._search, most, facts))
+        numbers, faults, counts, sizes = (facts[place : 4 * count : 4] for place in range(4))
+        hypotheses = sum(counts)
+        lengths, finished = (ctypes.c_int64 * hypotheses)(), (ctypes.c_int64 * hypotheses)()
+        totals, scores = (ctypes.c_double * hypotheses)(), (ctypes.c_double * hypotheses)()
+        symbols = (ctypes.c_int64 * sum(sizes))()
+        self._library.decoding_take(self._search, count, lengths, finished, totals, scores, symbols)
+        rest, start = zip(lengths, totals, scores, finished, strict=True), 0
+        all_of_them = symbols[:]
+        for number, fault, some in zip(numbers, faults, counts, strict=True):
+            made = []
+            for length, total, score, whole in islice(rest, some):
+                made.append(Hypothesis(tuple(all_of_them[start : start + length]), total, score, bool(whole)))
+                start += length
+            self._taken.append((number, made, fault))
+
+    def _refuse(self, fault: int) -> None:
+        """Raise the error of a sentence that could not be translated."""
+        if fault == 1:
+            refuse_nan(math.nan)
+        end = self._symbols.end
+        make_hypothesis([end], -math.inf, end=end, alpha=1.0)  # no permitted continuation
 
     def drop(self, number: int) -> bool:
         """Remove a sentence from the queue or the running batch; the others are not affected.
@@ -349,6 +390,10 @@ class RunningSearch:
             Whether the sentence was there and had not been returned.
         """
         with self._opened():
+            for one in self._taken:
+                if one[0] == number:
+                    self._taken.remove(one)
+                    return True
             left = int(self._library.decoding_drop(self._search, number))
             self.left = self.left if left < 0 else left
             return left >= 0
@@ -396,21 +441,6 @@ class RunningSearch:
             if self._search is None:
                 raise ConfigurationError("this search was closed: open another one")
             yield
-
-    def _take(self, count: int, tokens: int, fault: int) -> list[Hypothesis]:
-        lengths, finished = (ctypes.c_int64 * count)(), (ctypes.c_int64 * count)()
-        totals, scores, symbols = (ctypes.c_double * count)(), (ctypes.c_double * count)(), (ctypes.c_int64 * tokens)()
-        self._library.decoding_take(self._search, lengths, finished, totals, scores, symbols)
-        if fault == 1:
-            refuse_nan(math.nan)
-        if fault:  # no permitted continuation: raises the error
-            end = self._symbols.end
-            make_hypothesis([end], -math.inf, end=end, alpha=1.0)
-        made, start, all_of_them = [], 0, list(symbols)
-        for length, whole, total, score in zip(lengths, finished, totals, scores, strict=True):
-            made.append(Hypothesis(tuple(all_of_them[start : start + length]), total, score, bool(whole)))
-            start += length
-        return made
 
 
 class EngineCache:

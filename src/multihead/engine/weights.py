@@ -44,14 +44,15 @@ _SIGNATURES = {
     "decoding_draft": "ppldplpl:l",
     "decoding_guesses": "pp",
     "decoding_add": "plplll:l",
+    "decoding_add_all": "plppppp:l",
     "decoding_drop": "pl:l",
     "decoding_leading": "plp:l",
     "decoding_run": "pd:l",
     "decoding_seconds": "pp",
     "decoding_matrix_unit": "l:l",
     "decoding_large": "l:l",
-    "decoding_next": "pp:l",
-    "decoding_take": "pppppp",
+    "decoding_next": "plp:l",
+    "decoding_take": "plppppp",
 }
 _BRIEF = {"add", "draft", "drop", "guesses", "leading", "next", "positions", "seconds", "take"}
 

@@ -830,6 +830,15 @@ extern "C" i64 decoding_add(void *search, i64 id, const i64 *words, i64 count, i
     return !fits(append);
 }
 
+// Appends several sentences, their words one after the other; returns how many, which are fewer than `count` if one is
+// impossible or there is not enough memory.
+extern "C" i64 decoding_add_all(void *search, i64 count, const i64 *ids, const i64 *words, const i64 *lengths,
+                                const i64 *limits, const i64 *minimums) {
+    for (i64 i = 0; i < count; words += lengths[i++])
+        if (decoding_add(search, ids[i], words, lengths[i], limits[i], minimums[i])) return i;
+    return count;
+}
+
 // Removes a sentence, wherever it is. Returns the number of sentences that are not done, or -1 if there was none.
 extern "C" i64 decoding_drop(void *search, i64 id) {
     Search &s = *(Search *)search;
@@ -925,26 +934,30 @@ extern "C" void decoding_seconds(const void *search, double *seconds) {
         seconds[0] += worker->reordering, seconds[1] += worker->stepping;
 }
 
-// One of the finished sentences: id, fault, number of hypotheses, number of tokens of all of them; -1 if there is none.
-extern "C" i64 decoding_next(const void *search, i64 *facts) {
-    const Search &s = *(const Search *)search;
-    if (s.done.empty()) return -1;
-    const Sentence &one = *s.done.back();
-    i64 tokens = 0;
-    for (const Hypothesis &found : one.found) tokens += (i64)found.tokens.size();
-    facts[0] = one.id, facts[1] = one.fault, facts[2] = (i64)one.found.size(), facts[3] = tokens;
-    return one.id;
+// Of at most `most` finished sentences: id, fault, number of hypotheses, number of tokens of all of them. Returns how
+// many sentences these are.
+extern "C" i64 decoding_next(const void *search, i64 most, i64 *facts) {
+    const auto &done = ((const Search *)search)->done;
+    const i64 count = std::min(most, (i64)done.size());
+    for (i64 i = 0; i < count; i++, facts += 4) {
+        const Sentence &one = *done[done.size() - count + i];
+        i64 tokens = 0;
+        for (const Hypothesis &found : one.found) tokens += (i64)found.tokens.size();
+        facts[0] = one.id, facts[1] = one.fault, facts[2] = (i64)one.found.size(), facts[3] = tokens;
+    }
+    return count;
 }
 
-// Hands over that sentence: number of tokens, finished, log-probability and score of each hypothesis; tokens of all.
-extern "C" void decoding_take(void *search, i64 *lengths, i64 *finished, double *totals, double *scores, i64 *tokens) {
-    Search &s = *(Search *)search;
-    const Sentence &one = *s.done.back();
-    for (size_t h = 0; h < one.found.size(); h++) {
-        const Hypothesis &found = one.found[h];
-        lengths[h] = (i64)found.tokens.size(), finished[h] = found.finished;
-        totals[h] = (double)found.total, scores[h] = found.score;
-        tokens = std::copy(found.tokens.begin(), found.tokens.end(), tokens);
-    }
-    s.done.pop_back();
+// Hands over as many, the same ones: number of tokens, finished, log-probability and score of each hypothesis; tokens of
+// all.
+extern "C" void decoding_take(void *search, i64 count, i64 *lengths, i64 *finished, double *totals, double *scores,
+                              i64 *tokens) {
+    auto &done = ((Search *)search)->done;
+    for (size_t i = done.size() - count; i < done.size(); i++)
+        for (const Hypothesis &found : done[i]->found) {
+            *lengths++ = (i64)found.tokens.size(), *finished++ = found.finished;
+            *totals++ = (double)found.total, *scores++ = found.score;
+            tokens = std::copy(found.tokens.begin(), found.tokens.end(), tokens);
+        }
+    done.resize(done.size() - count);
 }

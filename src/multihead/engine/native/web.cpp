@@ -164,15 +164,15 @@ EXPORT(run) int32_t web_run(WebSearch *search, double seconds) {
 // Number of symbols of one of the finished sentences; -1 if there is none.
 EXPORT(next) int32_t web_next(WebSearch *search) {
     i64 facts[4];
-    return decoding_next(search->search.get(), facts) < 0 ? -1 : (int32_t)facts[3];
+    return decoding_next(search->search.get(), 1, facts) ? (int32_t)facts[3] : -1;
 }
 
 // Hands it over: id, fault and whether it is finished; log-probability and score; symbols.
 EXPORT(take) void web_take(WebSearch *search, int32_t *facts, double *scores, int32_t *symbols) {
     i64 known[4], length[1] = {}, finished[1] = {};
-    decoding_next(search->search.get(), known);
+    decoding_next(search->search.get(), 1, known);
     std::vector<i64> tokens(known[3]);
-    decoding_take(search->search.get(), length, finished, scores, scores + 1, tokens.data());
+    decoding_take(search->search.get(), 1, length, finished, scores, scores + 1, tokens.data());
     facts[0] = (int32_t)known[0], facts[1] = (int32_t)known[1], facts[2] = (int32_t)finished[0];
     std::copy(tokens.begin(), tokens.end(), symbols);
 }
