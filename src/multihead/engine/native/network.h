@@ -466,7 +466,7 @@ struct Runner {
         }
         if (biases) add_biases(scores, keys, 1, room, biases);
         if (own) add_places(scores, keys, 1, room, query, *own);
-        for (i64 h = 0; h < s.heads; h++) softmax(scores + h * room, keys);
+        for (i64 h = 0; h < s.heads; h++) softmax<1>(scores + h * room, room, keys);
         std::fill(out, out + s.heads * v, 0.f);
         for (i64 j = 0; j < keys; j++) {
             const auto *value = at(j) + offset;
@@ -481,21 +481,33 @@ struct Runner {
         for (i64 i = 0; i < d; i++) to[i] = fused(weight, to_float(from[i]), to[i]);
     }
 
-    // In place over x[0 ... count - 1]; x is padded to whole vectors.
-    static inline void softmax(float *x, i64 count) {
+    // In place over the first `count` numbers of R rows, `wide` apart; rows are padded to whole vectors.
+    template <int R>
+    static inline void softmax(float *x, i64 wide, i64 count) {
         const i64 padded = round_up(count, LANES);
-        keep_lanes(x + padded - LANES, count - padded + LANES);
-        vf most = *(const vf *)x, sum = {};
-        for (i64 j = LANES; j < padded; j += LANES) most = larger(most, *(const vf *)(x + j));
-        most = join_lanes(most, 1, larger<vf>);
-        for (i64 j = 0; j < padded; j += LANES) {
-            vf &one = *(vf *)(x + j);
-            one = exp_nonpositive(one - most);
-            sum += one;
+        vf most[R], sum[R] = {};
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            keep_lanes(x + r * wide + padded - LANES, count - padded + LANES);
+            most[r] = *(const vf *)(x + r * wide);
         }
-        sum = join_lanes(sum, 1, added);
-        const vf share = 1.f / sum;
-        for (i64 j = 0; j < padded; j += LANES) *(vf *)(x + j) *= share;
+        for (i64 j = LANES; j < padded; j += LANES)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) most[r] = larger(most[r], *(const vf *)(x + r * wide + j));
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) most[r] = join_lanes(most[r], 1, larger<vf>);
+        for (i64 j = 0; j < padded; j += LANES)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) {
+                vf &one = *(vf *)(x + r * wide + j);
+                one = exp_nonpositive(one - most[r]);
+                sum[r] += one;
+            }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) sum[r] = 1.f / join_lanes(sum[r], 1, added);
+        for (i64 j = 0; j < padded; j += LANES)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) *(vf *)(x + r * wide + j) *= sum[r];
     }
 
     // Weighted sums of the values begin ... end - 1, `step` apart, of at most QUERIES rows of weights, `wide` apart.
@@ -563,6 +575,7 @@ struct Runner {
         const i64 d = s.key, v = s.value, group = s.heads / s.kv_heads, wide = round_up(words, LANES), q = s.q();
         const float scale = 1.f / std::sqrt((float)d);
         float *turned = scratch.turned.get<float>(d * wide), *scores = scratch.scores.get<float>(wide * QUERIES);
+        const bool placed = s.reach || s.linear || s.apart || s.window;  // scores depend on positions
         float *places = s.apart ? scratch.places.get<float>(2 * s.apart + 1) + s.apart : nullptr;  // of each distance
         for (i64 h = 0; h < s.heads; h++) {
             const float *queries = qkv + h * d, *keys = qkv + q + h / group * d;
@@ -577,7 +590,7 @@ struct Runner {
                 const i64 low = std::max<i64>(0, first - sight) / LANES * LANES;  // of all keys that they see
                 const i64 high = std::min(words, first + some + sight);
                 score_rows(queries + first * step, step, some, turned, wide, low, high, scores);
-                for (i64 r = 0; r < some; r++) {
+                for (i64 r = 0; placed && r < some; r++) {
                     float *weight = scores + r * wide;
                     const i64 me = first + r;
                     const i64 begin = std::max<i64>(0, me - sight), end = std::min(words, me + sight + 1);
@@ -592,9 +605,13 @@ struct Runner {
                         places[far] = dot(queries + me * step, &own.key_places[(s.apart + far) * d], d) * scale;
                     for (i64 j = begin; s.apart && j < end; j++)
                         weight[j] += places[std::clamp(j - me, -s.apart, s.apart)];
-                    std::fill(weight + low, weight + begin, -1e30f);
-                    softmax(weight + low, end - low);
-                    std::fill(weight + low, weight + begin, 0.f), std::fill(weight + end, weight + high, 0.f);
+                    std::fill(weight + low, weight + begin, -1e30f), std::fill(weight + end, weight + high, -1e30f);
+                }
+                softmax<QUERIES>(scores + low, wide, high - low);
+                for (i64 r = 0; s.window && r < some; r++) {
+                    float *weight = scores + r * wide;
+                    std::fill(weight + low, weight + std::max(low, first + r - sight), 0.f);
+                    std::fill(weight + std::min(words, first + r + sight + 1), weight + high, 0.f);
                 }
                 float *to = out + first * s.heads * v + h * v;
                 weigh_rows(scores, wide, some, low, high, values, step, to);
