@@ -404,10 +404,9 @@ struct Runner {
                 for (i64 h = 0; h < heads; h++) {
                     const vf *q = (const vf *)(query + h * D * LANES);
                     const auto *k = key + h / group * D * LANES;
-                    vf sum = q[0] * load_lanes(k);
-                    if constexpr (D > 1) sum = fused(q[0], load_lanes(k), q[1] * load_lanes(k + LANES));
+                    vf sum = {};
 #pragma GCC unroll 4
-                    for (int i = 2; i < D; i++) sum = fused(q[i], load_lanes(k + i * LANES), sum);
+                    for (int i = 0; i < D; i++) sum = fused(q[i], load_lanes(k + i * LANES), sum);
                     parts[one * heads + h] = sum;
                 }
             }
