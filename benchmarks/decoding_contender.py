@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from multihead.attention import MultiHeadAttention
 from multihead.bundle import load_bundle
 from multihead.data.batching import collate_source
 from multihead.data.order import batches_by_tokens
@@ -29,6 +28,7 @@ from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine
 from multihead.engine.weights import PRECISIONS
+from multihead.interop.formats import ctranslate2 as ctranslate2_format
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
@@ -139,7 +139,7 @@ def ctranslate2(work: Work, precision: str, split: str, folder: Path) -> Transla
     tokens = [f"t{number}" for number in range(work.config.target_vocab)]
     tokens[: END + 1] = ["<pad>", "<unk>", "<s>", "</s>"]
     place = folder / f"ct2-{precision}-{split}"
-    specification = specify(work, ctranslate2.specs)
+    specification = ctranslate2_format.specification(work.model)
     specification.register_source_vocabulary(tokens)
     specification.register_target_vocabulary(tokens)
     specification.config.layer_norm_epsilon = work.config.norm_eps
@@ -165,61 +165,6 @@ def ctranslate2(work: Work, precision: str, split: str, folder: Path) -> Transla
         return [[numbers[token] for token in one.hypotheses[0]] for one in found]
 
     return translate
-
-
-def specify(work: Work, specs: Any) -> Any:
-    """CTranslate2's specification of our model."""
-    config, model = work.config, work.model
-    made = specs.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre",
-        activation=specs.Activation.RELU,
-    )  # fmt: skip
-
-    def numbers(tensor: torch.Tensor) -> Any:
-        return np.ascontiguousarray(tensor.detach().numpy())
-
-    def norm(to: Any, module: Any) -> None:
-        to.gamma, to.beta = numbers(module.weight), numbers(module.bias)
-
-    def linear(to: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        to.weight, to.bias = numbers(weight), numbers(bias)
-
-    def attention(to: Any, module: MultiHeadAttention, residual: Any, cross: bool) -> None:
-        packed = module.in_projection
-        assert packed is not None
-        assert packed.bias is not None
-        width = packed.starts[1]
-        cuts = (slice(0, width), slice(width, None)) if cross else (slice(None),)
-        for place, rows in zip(to.linear, cuts, strict=False):
-            linear(place, packed.weight[rows], packed.bias[rows])
-        linear(to.linear[-1], module.output_projection.weight, module.output_projection.bias)
-        norm(to.layer_norm, residual.norm)
-
-    def feed_forward(to: Any, layer: Any) -> None:
-        for place, part in zip((to.linear_0, to.linear_1), (layer.feed_forward.expand, layer.feed_forward.contract),
-                               strict=True):  # fmt: skip
-            linear(place, part.weight, part.bias)
-        norm(to.layer_norm, layer.feed_forward_residual.norm)
-
-    positions = numbers(sinusoid(torch.arange(512), config.width))
-    for side, embedding, table in (
-        (made.encoder, made.encoder.embeddings[0], model.source_embedding.table),
-        (made.decoder, made.decoder.embeddings, model.target_embedding.table),
-    ):
-        side.scale_embeddings, side.position_encodings.encodings = True, positions
-        embedding.weight = numbers(table.weight)
-    layers: Any
-    for layers, of_ours in ((made.encoder.layer, model.encoder), (made.decoder.layer, model.decoder)):
-        for to, layer in zip(layers, of_ours, strict=True):
-            attention(to.self_attention, layer.self_attention, layer.self_residual, False)
-            if layers is made.decoder.layer:
-                attention(to.attention, layer.cross_attention, layer.cross_residual, True)
-            feed_forward(to.ffn, layer)
-    if config.has_final_norm:
-        norm(made.encoder.layer_norm, model.encoder_norm)
-        norm(made.decoder.layer_norm, model.decoder_norm)
-    made.decoder.projection.weight = numbers(model.output.weight)
-    return made
 
 
 def marian(work: Work) -> Translate:

@@ -32,6 +32,7 @@ from multihead.interop.runtimes import ctranslate2 as ctranslate2_runtime
 from multihead.interop.runtimes import sentencepiece as spm_runtime
 from multihead.lines import translation_tables
 from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
 from multihead.shards import ray_engine, storage
 from multihead.text import detection
 from multihead.text.preparation import Preparation
@@ -208,7 +209,9 @@ USES: dict[tuple[str, str], Callable[[Path, TranslatorParts], Any]] = {
     ("data/text_files.py", "zstandard"): open_compressed,
     ("data/toy/numbers.py", "babel"): lambda _, __: Writer("de"),
     ("inspection/fonts.py", "matplotlib"): lambda _, __: default_font(),
-    ("interop/formats/ctranslate2.py", "ctranslate2"): lambda _, parts: ctranslate2._spec(parts),
+    ("interop/formats/ctranslate2.py", "ctranslate2"): lambda _, parts: ctranslate2.specification(
+        Transformer(parts.config)
+    ),
     ("interop/formats/onnx_graph.py", "onnx"): lambda _, __: onnx_graph.import_onnx(),
     ("interop/formats/sentence_ends.py", "onnx"): lambda _, __: sentence_ends.sentence_model("en"),
     ("interop/formats/sentencepiece.py", "sentencepiece"): lambda _, __: sentencepiece.parse_model(b""),

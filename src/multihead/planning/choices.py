@@ -34,14 +34,18 @@ USUAL_SCALE = 0.2
 """The length of Muon's steps relative to the learning rate, with which they are as long as Adam's."""
 
 _FAST_RATE, _HIGHEST_RATE, _FAST_SCALE = 5.12, 0.02, 0.1
-"""Muon's learning rate with few pairs, times the width, and what it may be at most; and the length of its steps
+"""Muon's learning rate, times the width, and what it may be at most; and the length of its steps
 relative to this rate, which is Adam's for embeddings and vectors (docs/lab-notes.md, "The rate of Muon")."""
 
 _FEWEST = 5_000
 """Below this number sinusoids remain: a toy of hundreds of pairs generalized worse with rotary positions."""
 
 FEW_PAIRS = 150_000
-"""Below this number, a new model has rotary positions, and a run with a budget and Muon gets weight decay."""
+"""Below this number, a run with a budget and Muon gets weight decay, whatever its rate."""
+
+_FAST_PAIRS = 1_000_000
+"""Below this number, a new model has rotary positions and Muon a high rate, as was tried with up to 500,000 pairs
+(docs/lab-notes.md, "Half a million pairs")."""
 
 _SHORT_DROPOUTS = ((20.0, 0.1), (30.0, 0.2))
 """Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
@@ -261,8 +265,8 @@ def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> t
         return "learned", "max_positions"
     sizes = {name: choices.requested(name) or fixed.get(name) for name in ("width", "heads", "key_dim")}
     head = sizes["key_dim"] or (sizes["width"] or 2) // (sizes["heads"] or 1)
-    if _FEWEST <= corpus.pairs < FEW_PAIRS and choices.requested("sinusoid") is None and head % 2 == 0:
-        return "rotary", "learn more from few pairs; any length"
+    if _FEWEST <= corpus.pairs < _FAST_PAIRS and choices.requested("sinusoid") is None and head % 2 == 0:
+        return "rotary", "learn more from each pair; any length"
     return "sinusoidal", "any length"
 
 
@@ -493,7 +497,7 @@ def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str, *,
     With the higher rate of `is_fast`, in all runs: it also keeps the weights from growing.
     """
     if fast:
-        return 0.25, f"{corpus.counted} are few, and the learning rate is high"
+        return 0.25, "keeps the weights from growing at a high learning rate"
     new = choices.requested("budget") is not None and choices.requested("from_model") is None
     if new and optimizer == "muon" and corpus.pairs < FEW_PAIRS:
         return 0.5, f"{corpus.counted} are few"
@@ -512,11 +516,11 @@ def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
 def is_fast(
     choices: Choices, values: Mapping[str, Any], model: NetworkConfig | DecoderConfig, corpus: CorpusSize
 ) -> bool:
-    """Whether a new translator is trained by Muon with few pairs, at a rate that is not given: it may be high."""
+    """Whether a new translator is trained by Muon at a rate that is not given, with no more pairs than were tried."""
     if choices.requested("from_model") is not None or choices.requested("learning_rate") is not None:
         return False
     muon = values["optimizer"] == "muon" and choices.requested("schedule") != "noam"
-    return muon and model.architecture == "transformer" and corpus.pairs < FEW_PAIRS
+    return muon and model.architecture == "transformer" and corpus.pairs < _FAST_PAIRS
 
 
 def choose_muon_scale(optimizer: str, *, fast: bool) -> tuple[float, str]:
@@ -532,7 +536,7 @@ def choose_rate(choices: Choices, schedule: str, width: int, warmup: int, *, fas
     """The peak learning rate; for noam, the factor that gives this peak. ``fast``: as `is_fast` says."""
     rate, reason = 0.64 / width, f"for width {width}"
     if fast:
-        rate, reason = min(_FAST_RATE / width, _HIGHEST_RATE), f"for width {width}, Muon and few pairs"
+        rate, reason = min(_FAST_RATE / width, _HIGHEST_RATE), f"for width {width} and Muon"
     if schedule == "constant":
         share, part = (4, "a quarter") if fast else (2, "half")
         rate, reason = rate / share, f"{reason}: {part} of what a rate may be that falls"

@@ -72,7 +72,7 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
     Raises:
         MissingDependencyError: ctranslate2 is not installed.
     """
-    spec = _spec(parts)
+    spec = specification(parts.build(Path("the model")))
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         size = parts.config.source_vocab if side == "source" else parts.config.target_vocab
         getattr(spec, f"register_{side}_vocabulary")(_names(tokenizer, size))
@@ -106,13 +106,12 @@ def _names(tokenizer: Tokenizer, size: int) -> list[str]:
     return [*tokenizer.vocabulary, *(f"<unused_{i}>" for i in range(len(tokenizer), size))]
 
 
-def _spec(parts: TranslatorParts) -> TransformerSpec:
+def specification(model: Transformer) -> TransformerSpec:
     """The declared model with our weights in it."""
     require_package("ctranslate2.specs", "ctranslate2", "a CTranslate2 folder")
     from ctranslate2 import specs
 
-    config = parts.config
-    model = parts.build(Path("the model"))
+    config = model.config
     options: dict[str, Any] = {
         "pre_norm": config.has_final_norm,  # declares the last norm
         "activation": getattr(specs.Activation, _ACTIVATIONS[config.feed_forward]),
