@@ -59,6 +59,20 @@ def test_large_singular_values_become_1_and_small_ones_stay_small():
         assert size < 0.02 * norm or abs(value - 1) < 0.12
 
 
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_squares_of_a_gradient_may_underflow_or_overflow(dtype, plain, monkeypatch):
+    """A momentum that gets no more gradients decays for long, and its direction is still that of a unit matrix."""
+    if plain:
+        monkeypatch.setattr(muon, "library_for", lambda *_: None)
+    given, _ = with_singular_values(3.0, 1.0, 0.3, 0.1, rows=40, columns=60)
+    (wanted,) = orthogonal(given[None], dtype)
+    for length in (1e-28, 1e-22, 1e-12, 1e12, 1e25):
+        torch.testing.assert_close(orthogonal(length * given[None], dtype)[0], wanted, rtol=0, atol=0.02)
+    for length in (1e-35, 1e-40, 1e-45):
+        assert torch.linalg.svdvals(orthogonal(length * given[None], dtype)[0]).max() < 1.15
+
+
 def test_nothing_stays_nothing():
     assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 

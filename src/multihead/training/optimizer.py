@@ -119,7 +119,9 @@ def orthogonal(
         )
         check(status)
         return x.mT if tall else x
-    x = (x / (x.norm(dim=(1, 2), keepdim=True) * _SAFE).clamp_min(1e-30)).to(dtype)
+    largest = x.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30)  # squares of x itself may underflow
+    norm = (x / largest).norm(dim=(1, 2), keepdim=True) * largest
+    x = (x / (norm * _SAFE).clamp_min(1e-30)).to(dtype)
     for a, b, c in _coefficients():
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)

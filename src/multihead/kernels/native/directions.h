@@ -86,13 +86,10 @@ struct Directions {
 
     // matrix [m, n] becomes what `steps` steps make of it, divided by `safe` times its norm.
     void run(float *matrix, const float *coefficients, i64 steps, float safe) {
-        double sum = 0;
-        for (i64 i = 0; i < m; i++) {
-            float part = 0;
-#pragma omp simd reduction(+ : part)
-            for (i64 f = 0; f < n; f++) part += matrix[i * n + f] * matrix[i * n + f];
-            sum += part;
-        }
+        double sum = 0;  // in double precision: squares of momenta that have decayed for long would be 0 in single
+        for (i64 i = 0; i < m; i++)
+#pragma omp simd reduction(+ : sum)
+            for (i64 f = 0; f < n; f++) sum += (double)matrix[i * n + f] * (double)matrix[i * n + f];
         const double norm = std::sqrt(sum) * safe;
         const float inverse = (float)(1 / (norm > 1e-30 ? norm : 1e-30));
         for (i64 i = 0; i < m; i++) store_row(matrix + i * n, n, inverse, x + i * wide);
