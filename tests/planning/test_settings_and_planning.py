@@ -592,7 +592,8 @@ def test_muon_where_its_products_are_few_beside_those_of_an_update():
     assert chosen() == "muon"
     assert chosen(batch_tokens=1024) == "adam"
     assert chosen(batch_tokens=1024, accumulate=4) == chosen(batch_tokens=2048) == "muon"
-    assert chosen(width=512) == "adam"
+    assert chosen(width=512) == chosen(width=128, batch_tokens=128) == "adam"
+    assert chosen(width=128, batch_tokens=256) == "muon"
     assert chosen(schedule="noam") == chosen(model="recurrent") == "adam"
     assert chosen(batch_tokens=1024, optimizer="muon") == "muon"
 

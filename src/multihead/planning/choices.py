@@ -25,10 +25,10 @@ _UPDATING = 0.88
 """Share of a run's time spent in updates; the rest allows for validation and for other work on the machine. With a
 budget it is an estimate, and the number of updates is decided anew while the run goes on (`training.budget`)."""
 
-_MUON, _MUON_SMALL, _SMALL_WIDTH = 10, 7, 256
-"""Minimum tokens per update and unit of model width for Muon, so that its products take no more than a third of an
-update; the second up to the third, the largest width that was tried with so few (docs/lab-notes.md, "Five thousand
-pairs")."""
+_MUON = ((128, 2), (256, 7))
+_MUON_WIDE = 10
+"""Minimum tokens per update and unit of model width for Muon. Up to a width, the fewest that were tried and gained
+(docs/lab-notes.md, "Five thousand pairs"); above, as many as keep its products to a third of an update."""
 
 USUAL_SCALE = 0.2
 """The length of Muon's steps relative to the learning rate, with which they are as long as Adam's."""
@@ -486,7 +486,7 @@ def choose_optimizer(choices: Choices, model: NetworkConfig | DecoderConfig, tok
         return "adam", "what was learned is kept"
     if choices.requested("schedule") == "noam":
         return "adam", "the paper's"
-    if tokens < (_MUON_SMALL if model.width <= _SMALL_WIDTH else _MUON) * model.width:
+    if tokens < next((least for width, least in _MUON if model.width <= width), _MUON_WIDE) * model.width:
         return "adam", f"Muon's own products would be too much for updates of {tokens:,} tokens at width {model.width}"
     return "muon", "learns more from each sentence than Adam"
 
