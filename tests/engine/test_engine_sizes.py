@@ -98,6 +98,8 @@ def test_numbers_outside_their_range_are_refused(drawn: Any) -> None:
             running.add(0, [4.5], 9)  # type: ignore[list-item]
         with pytest.raises(ConfigurationError, match="ids from 0"):
             running.add_all([0, 1], [[4, 3], [drawn.vocab]], [9, 9], [0, 0])
+        with pytest.raises(ValueError, match="longer"):
+            running.add_all([0], [[4, 3], [4, 3]], [9, 9], [0, 0])
         assert running.left == 0
         for limit, minimum in ((10, 0), (0, 0), (2**64 + 5, 0), (9, 9), (9, -1)):
             with pytest.raises(ConfigurationError, match="0 <= minimum < limit"):

@@ -312,7 +312,7 @@ class RunningSearch:
         if not all(lengths) or min(words, default=0) < 0 or max(words, default=0) >= self._vocab:
             wrong = next(one for one in sources if not one or min(one) < 0 or max(one) >= self._vocab)
             raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {list(wrong[:20])}")
-        for minimum, limit in zip(minimums, limits, strict=True):
+        for _, _, limit, minimum in zip(numbers, sources, limits, minimums, strict=True):
             if not 0 <= minimum < limit <= self._longest:
                 raise ConfigurationError(
                     f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of "
@@ -346,11 +346,17 @@ class RunningSearch:
                 )
             finished, self.left = self.left - left, left
             self._take(finished)
-        while self._taken:
+        while (found := self._next()) is not None:
+            yield found
+
+    def _next(self) -> tuple[int, list[Hypothesis]] | None:
+        with self._lock:
+            if not self._taken:
+                return None
             number, hypotheses, fault = self._taken.popleft()
-            if fault:
-                self._refuse(fault)
-            yield number, hypotheses
+        if fault:
+            self._refuse(fault)
+        return number, hypotheses
 
     def _take(self, most: int) -> None:
         """Take finished sentences over from the library, all in one call."""
