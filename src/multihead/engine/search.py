@@ -350,7 +350,7 @@ class RunningSearch:
             yield found
 
     def _next(self) -> tuple[int, list[Hypothesis]] | None:
-        with self._lock:
+        with self._opened():
             if not self._taken:
                 return None
             number, hypotheses, fault = self._taken.popleft()

@@ -54,7 +54,7 @@ _SIGNATURES = {
     "decoding_next": "plp:l",
     "decoding_take": "plppppp",
 }
-_BRIEF = {"add", "draft", "drop", "guesses", "leading", "next", "positions", "seconds", "take"}
+_BRIEF = {"add", "add_all", "draft", "drop", "guesses", "leading", "next", "positions", "seconds", "take"}
 
 DECODING = Library(
     "decoding",

@@ -415,9 +415,8 @@ struct Runner {
         if (biases) add_biases(scores, keys, heads, 1, biases);
         if (own) add_places(scores, keys, heads, 1, query, *own);
         keep_lanes(scores + padded * heads - LANES, (keys - padded) * heads + LANES);
-        vf most = *(const vf *)scores, sum = {};
-        for (i64 i = LANES; i < padded * heads; i += LANES) most = larger(most, *(const vf *)(scores + i));
-        most = join_lanes(most, heads, larger<vf>);
+        const vf most = join_lanes(largest(scores, padded * heads), heads, larger<vf>);
+        vf sum = {};
         for (i64 i = 0; i < padded * heads; i += LANES) {
             vf &x = *(vf *)(scores + i);
             x = exp_nonpositive(x - most);
@@ -509,10 +508,13 @@ struct Runner {
             for (int r = 0; r < R; r++) *(vf *)(x + r * wide + j) *= sum[r];
     }
 
+    static constexpr i64 QUERIES = 4;  // of the encoder, that share the loading of keys and values
+
     // Weighted sums of the values begin ... end - 1, `step` apart, of at most QUERIES rows of weights, `wide` apart.
     // out: rows [value], heads * value apart.
     void weigh_rows(const float *weights, i64 wide, i64 rows, i64 begin, i64 end, const float *values, i64 step,
                     float *out) const {
+        static_assert(QUERIES == 4);
         const auto vectors = [&](auto count) {
             constexpr int D = decltype(count)::value;
             switch (rows) {
@@ -565,8 +567,6 @@ struct Runner {
         }
     }
 
-    static constexpr i64 QUERIES = 4;  // of the encoder, that share the loading of keys and values
-
     // Encoder self-attention of one sentence. qkv: [words], rows of q [heads][key], k [kv_heads][key], v
     // [kv_heads][value], `step` apart. out: [words][heads][value]. Keys are transposed to [key][word], and four
     // queries at a time share them.
@@ -588,6 +588,11 @@ struct Runner {
                 const i64 some = std::min<i64>(QUERIES, words - first), sight = s.window ? s.window : words;
                 const i64 low = std::max<i64>(0, first - sight) / LANES * LANES;  // of all keys that they see
                 const i64 high = std::min(words, first + some + sight);
+                const auto hide = [&](i64 r, float value) {  // what is outside the window of a query
+                    float *weight = scores + r * wide;
+                    std::fill(weight + low, weight + std::max(low, first + r - sight), value);
+                    std::fill(weight + std::min(words, first + r + sight + 1), weight + high, value);
+                };
                 score_rows(queries + first * step, step, some, turned, wide, low, high, scores);
                 for (i64 r = 0; placed && r < some; r++) {
                     float *weight = scores + r * wide;
@@ -604,14 +609,10 @@ struct Runner {
                         places[far] = dot(queries + me * step, &own.key_places[(s.apart + far) * d], d) * scale;
                     for (i64 j = begin; s.apart && j < end; j++)
                         weight[j] += places[std::clamp(j - me, -s.apart, s.apart)];
-                    std::fill(weight + low, weight + begin, -1e30f), std::fill(weight + end, weight + high, -1e30f);
+                    if (s.window) hide(r, -1e30f);
                 }
                 softmax<QUERIES>(scores + low, wide, high - low);
-                for (i64 r = 0; s.window && r < some; r++) {
-                    float *weight = scores + r * wide;
-                    std::fill(weight + low, weight + std::max(low, first + r - sight), 0.f);
-                    std::fill(weight + std::min(words, first + r + sight + 1), weight + high, 0.f);
-                }
+                for (i64 r = 0; s.window && r < some; r++) hide(r, 0.f);
                 float *to = out + first * s.heads * v + h * v;
                 weigh_rows(scores, wide, some, low, high, values, step, to);
                 for (i64 r = 0; s.apart && r < some; r++, to += s.heads * v) {

@@ -86,16 +86,6 @@ static inline bool any_above(vf x, float bar) {
 #endif
 }
 
-// The largest of each lane.
-static inline vf largest(const float *x, i64 count) {
-    vf tops = *(const vf *)x;
-    for (i64 i = LANES; i < count; i += LANES) {
-        const vf one = *(const vf *)(x + i);
-        tops = one > tops ? one : tops;
-    }
-    return tops;
-}
-
 // Running log of the sum of exp(logit) of a row: the largest logit, and sums of exp(logit - largest).
 struct Normalizer {
     vf sums{};  // of each lane: adding lanes up once a row, not once a block, takes 5% off a step
@@ -111,8 +101,7 @@ struct Normalizer {
     vf add(const float *logits, i64 count) {
         const vf tops = largest(logits, count);
         if (any_above(tops, most)) {
-            float top = tops[0];
-            for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+            const float top = join_lanes(tops, 1, larger<vf>)[0];
             if (most != NOTHING) sums *= exponential(most - top);
             most = top;
         }

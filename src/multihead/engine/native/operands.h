@@ -5,7 +5,7 @@
 // Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
 // words of a column or row. Weights are stored as [panel][strip][depth][columns of a strip]. In int8, each column of W is rounded to
 // integers from -127 to 127, and each row of x to bytes (255 steps) when it is loaded. products.h and tiles.h
-// multiply them.
+// multiply them. The vectors that they and network.h compute with are here, too.
 
 #pragma once
 
@@ -168,6 +168,13 @@ static inline V larger(V x, V y) {
 }
 static inline vf smaller(vf x, vf y) { return y < x ? y : x; }
 static inline vf added(vf x, vf y) { return x + y; }
+
+// The largest of each lane of `count` numbers, a multiple of LANES.
+static inline vf largest(const float *x, i64 count) {
+    vf most = *(const vf *)x;
+    for (i64 i = LANES; i < count; i += LANES) most = larger(most, *(const vf *)(x + i));
+    return most;
+}
 
 // A sum over x[0 ... width - 1]: add(x, sum) adds numbers, those of whole vectors lane by lane.
 template <class Add>

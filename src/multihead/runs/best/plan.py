@@ -67,7 +67,7 @@ SMALL_DROPOUT = 0.0
 for an hour")."""
 _ONE_WAY = range(5_000, FEW_PAIRS)
 """Numbers of pairs with which models begin from nothing: with its high rate, Muon learns more from one direction in the
-same time (docs/lab-notes.md, "The rate of Muon"). Smaller texts have too small batches for it."""
+same time (docs/lab-notes.md, "The rate of Muon"). It was not tried with smaller texts."""
 _ONE_WAY_LENGTH = 1.5
 """So many times the usual seconds at most: with longer trainings from nothing nothing was measured."""
 
