@@ -22,7 +22,7 @@ NATIVE = ROOT / "src" / "multihead" / "engine" / "native"
 MODULE = ROOT / "src" / "multihead" / "interop" / "formats" / "site" / "decoding.wasm"
 SOURCES = (
     *("web.cpp", "decoding.cpp", "next_symbols.h", "network.h", "helper.h", "products.h", "operands.h", "tiles.h"),
-    "webassembly.h",
+    *("buffers.h", "vectors.h", "webassembly.h"),
 )
 
 FEATURES = "generic+simd128+nontrapping_fptoint+bulk_memory+sign_ext"

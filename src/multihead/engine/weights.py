@@ -1,7 +1,8 @@
 """What the compiled search needs: its C++ library and a model's weights.
 
 `native/decoding.cpp` holds the search (queue, threads, hypotheses), `network.h` computes a step and `next_symbols.h`
-the best symbols; `products.h`, `operands.h` and `tiles.h` multiply matrices in each precision.
+the best symbols; `products.h`, `operands.h` and `tiles.h` multiply matrices in each precision, with what `vectors.h`
+has for every processor.
 `multihead.kernels.native` builds them, and `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
-_FILES = ("decoding.cpp", "next_symbols.h", "network.h", "helper.h", "products.h", "operands.h", "tiles.h")
+_FILES = (
+    *("decoding.cpp", "next_symbols.h", "network.h", "helper.h", "products.h", "operands.h", "tiles.h"),
+    *("buffers.h", "vectors.h"),
+)
 _SIGNATURES = {
     "decoding_model": "ppp:p",
     "decoding_model_free": "p",

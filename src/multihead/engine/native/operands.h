@@ -3,28 +3,21 @@
 // Weights are prepacked in panels once, in float32, bfloat16 or int8.
 //
 // Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
-// words of a column or row. Weights are stored as [panel][strip][depth][columns of a strip]. In int8, each column of W is rounded to
-// integers from -127 to 127, and each row of x to bytes (255 steps) when it is loaded. products.h and tiles.h
-// multiply them. The vectors that they and network.h compute with are here, too.
+// words of a column or row. Weights are stored as [panel][strip][depth][columns of a strip]. In int8, each column of W
+// is rounded to integers from -127 to 127, and each row of x to bytes (255 steps) when it is loaded. products.h and
+// tiles.h multiply them.
 
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <utility>
 #include <vector>
-#ifdef __AVX2__
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+
+#include "buffers.h"
+#include "vectors.h"
+
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define MATRIX_UNIT  // Intel's AMX
 #endif
@@ -34,21 +27,9 @@
 
 namespace gemm {
 
-typedef int64_t i64;
-typedef uint32_t u32;
-
 enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
-#if defined(__AVX512F__) || defined(__wasm__)  // equal lanes make sums of equal order
-constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
-#else
-constexpr int LANES = 8, VECTORS = 2, ROWS = 6;
-#endif
-typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-typedef u32 vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-
+constexpr int ROWS = 6, VECTORS = LANES / 4;  // whose sums a product keeps in registers
 constexpr i64 PANEL = 64;  // columns
 #ifdef BYTE_PAIRS
 constexpr i64 STRIP = 16;  // columns of a panel that lie side by side: those that several rows take at a time
@@ -59,153 +40,12 @@ constexpr i64 DEEP = 16;   // words, and maximum number of rows, of a tile of th
 
 static inline i64 round_up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
 
-[[noreturn]] static inline void out_of_memory() {
-#ifdef __wasm__
-    __builtin_trap();
-#else
-    throw std::bad_alloc();
-#endif
-}
-
-// Uninitialized memory, aligned to a cache line. Getting more than before discards the content.
-struct Block {
-    void *at = nullptr;
-    size_t size = 0;
-    Block() = default;
-    Block(Block &&other) noexcept : at(std::exchange(other.at, nullptr)), size(std::exchange(other.size, 0)) {}
-    Block &operator=(Block &&other) noexcept {
-        std::swap(at, other.at), std::swap(size, other.size);
-        return *this;
-    }
-    ~Block() { free(at); }
-    template <class T>
-    T *get(size_t count, size_t align = 64) {
-        if (count > ((size_t)-1 - 2 * align) / sizeof(T)) out_of_memory();
-        size_t bytes = (count * sizeof(T) + align + 63) / align * align;
-        if (bytes > size) {
-            free(at), size = 0;
-            at = aligned_alloc(align, bytes);
-            if (!at) out_of_memory();
-            size = bytes;
-        }
-        return (T *)at;
-    }
-};
-
-// Memory of the weights of a model, in large pages where the system has them: a step reads all weights, and a processor
-// does not keep the addresses of so many small pages.
-struct Pages {
-    std::vector<Block> blocks;
-    char *next = nullptr;
-    size_t left = 0, taken = 0;  // bytes
-
-    u32 *get(size_t count) {
-        const size_t bytes = (count * 4 + 63) / 64 * 64;
-#ifdef __linux__
-        const size_t page = (size_t)1 << 21, least = page << 3;  // more than one product's weights together
-#else
-        const size_t page = 64, least = 0;
-#endif
-        if (bytes > left || !next) {
-            blocks.emplace_back();
-            next = blocks.back().get<char>(std::max(bytes, least), page), left = blocks.back().size;
-#ifdef __linux__
-            madvise(next, left, MADV_HUGEPAGE);
-#endif
-        }
-        left -= bytes, taken += bytes;
-        return (u32 *)std::exchange(next, next + bytes);
-    }
-};
-
 // A byte of a row of x in int8.
 #if defined(__wasm__) || defined(BYTE_PAIRS)
 typedef int16_t Step;
 #else
 typedef uint8_t Step;
 #endif
-
-static inline u32 to_bits(float x) { return __builtin_bit_cast(u32, x); }
-static inline float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
-static inline u32 rounded(float x) {  // to bfloat16, to nearest even; x must not be NaN
-    u32 u = to_bits(x);
-    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-}
-
-// a * b + c, rounded once where the processor can: compilers contract the expression (-ffp-contract=fast).
-#ifdef __wasm__
-}  // namespace gemm
-#include "webassembly.h"
-namespace gemm {
-#else
-static inline float fused(float a, float b, float c) { return a * b + c; }
-static inline vf fused(vf a, vf b, vf c) { return a * b + c; }
-static inline vf fused(float a, vf b, vf c) { return a * b + c; }
-#endif
-
-#ifndef __wasm__
-// Lane i of the result is x[i ^ W].
-template <int W, class V>
-static inline V swap_lanes(V x) {
-    vi place;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) place[i] = i ^ W;
-    return __builtin_shuffle(x, place);
-}
-#endif
-
-// What `join` makes of all lanes whose numbers are equal modulo `apart`, a power of 2, in each of these lanes.
-template <int W = LANES / 2, class V, class Join>
-static inline V join_lanes(V x, i64 apart, const Join &join) {
-    if (W < apart) return x;
-    x = join(x, swap_lanes<W>(x));
-    if constexpr (W > 1) return join_lanes<W / 2>(x, apart, join);
-    else return x;
-}
-template <class V>
-static inline V larger(V x, V y) {
-    return y > x ? y : x;
-}
-static inline vf smaller(vf x, vf y) { return y < x ? y : x; }
-static inline vf added(vf x, vf y) { return x + y; }
-
-// The largest of each lane of `count` numbers, a multiple of LANES.
-static inline vf largest(const float *x, i64 count) {
-    vf most = *(const vf *)x;
-    for (i64 i = LANES; i < count; i += LANES) most = larger(most, *(const vf *)(x + i));
-    return most;
-}
-
-// A sum over x[0 ... width - 1]: add(x, sum) adds numbers, those of whole vectors lane by lane.
-template <class Add>
-static inline float sum_of(const float *x, i64 width, const Add &add) {
-    vf sums = {};
-    i64 i = 0;
-    for (; i + LANES <= width; i += LANES) sums = add(*(const vf *)(x + i), sums);
-    float sum = join_lanes(sums, 1, added)[0];
-    for (; i < width; i++) sum = add(x[i], sum);
-    return sum;
-}
-
-// Stored numbers are float32, or bfloat16 as the upper half of a float32.
-static inline vf load_lanes(const float *from) { return *(const vf *)from; }
-static inline vf load_lanes(const uint16_t *from) {
-#if defined(__AVX512F__)  // g++ 12 takes six instructions for the conversion
-    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)), 16);
-#elif defined(__AVX2__)
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)), 16);
-#else
-    return (vf)(__builtin_convertvector(*(const vh *)from, vu) << 16);
-#endif
-}
-static inline float to_float(float x) { return x; }
-static inline float to_float(uint16_t x) { return from_bits((u32)x << 16); }
-
-static inline void store(const float *from, i64 count, float *to) { memcpy(to, from, count * 4); }
-static inline void store(const float *from, i64 count, uint16_t *to) {
-#pragma omp simd
-    for (i64 i = 0; i < count; i++) to[i] = (uint16_t)rounded(from[i]);
-}
 
 // Words of a row of `width` numbers; with a matrix unit rounded up to whole tiles.
 static inline i64 words(int kind, i64 width) {

@@ -69,13 +69,13 @@ static inline bool some_lane(vi x) {
     return wasm_v128_any_true(wasm_v128_or(wasm_v128_or(part[0], part[1]), wasm_v128_or(part[2], part[3])));
 }
 
-// Dot products of M rows of x, `step` numbers apart, and COLUMNS columns of bytes, `depth` words each, `apart` words
-// from word to word. sums: rows `wide` apart.
+// Dot products of M rows of x, 16-bit numbers `step` apart, and COLUMNS columns of bytes, `depth` words each, `apart`
+// words from word to word. sums: rows `wide` apart.
 //
 // Not inlined: browsers allocate registers badly in large functions.
 template <int M, int COLUMNS>
-__attribute__((noinline)) static void dot_products(const Step *x, int64_t step, const u32 *w, int64_t depth, int64_t apart, int32_t *sums,
-                                int64_t wide) {
+__attribute__((noinline)) static void dot_products(const int16_t *x, int64_t step, const u32 *w, int64_t depth,
+                                                   int64_t apart, int32_t *sums, int64_t wide) {
     v128_t sum[M][COLUMNS / 2];
     for (int m = 0; m < M; m++)
         for (int c = 0; c < COLUMNS / 2; c++) sum[m][c] = wasm_i32x4_const_splat(0);
