@@ -67,6 +67,23 @@ def test_every_batch_says_what_the_store_says_in_other_subwords(prepared):
         assert (changed > 0) is (stream is cut)
 
 
+def test_with_teachers_the_source_alone_is_cut_anew(prepared):
+    """What teachers predict belongs to the target's subwords as they are stored."""
+    plain, taught = (config(teacher_weight=weight) for weight in (0.0, 0.5))
+    free, bound = (Resegmentation(prepared, each) for each in (plain, taught))
+    pairs = list(range(40))
+    for side, store in enumerate((prepared.train.source, prepared.train.target)):
+        ids = [store[pair].tolist() for pair in pairs]
+        assert free(side, ids, pairs, 1) != ids
+        assert bound(side, ids, pairs, 1) == (free(side, ids, pairs, 1) if side == 0 else ids)
+    stream, changed = prepared.batches(taught, (0, 0)), 0
+    for _ in range(stream.batches_in_epoch):
+        batch = stream.take()
+        changed += sum(ids != prepared.train.source[pair].tolist() for pair, ids in rows(batch, 0).items())
+        assert all(ids == prepared.train.target[pair].tolist() for pair, ids in rows(batch, 1).items())
+    assert changed > 0
+
+
 def test_an_epoch_sees_each_corpus_as_often_as_it_weighs(prepared):
     stream = prepared.batches(config(bpe_dropout=0.0), (0, 0))
     seen = np.concatenate([stream.take().indices for _ in range(stream.batches_in_epoch)])

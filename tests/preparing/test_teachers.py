@@ -312,13 +312,22 @@ def test_recurrent_networks_teach_and_learn(trained, text, numbers, tmp_path) ->
     assert not (tmp_path / "bad").exists()
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_other_cuts_of_the_source_leave_the_predictions_in_their_places(trained, text, numbers, tmp_path) -> None:
+    """A run whose targets were cut anew could not attach what is stored for each of their positions."""
+    numbers.learn(tmp_path / "cut", data=text, teacher=trained, bpe_dropout=0.3, **STUDENT)
+    numbers.learn(tmp_path / "plain", data=text, teacher=trained, **STUDENT)
+    cut, plain = weights_of(tmp_path / "cut"), weights_of(tmp_path / "plain")
+    assert all(record["teacher_loss"] > 0 for record in trains(tmp_path / "cut"))
+    assert any(not torch.equal(cut[name], plain[name]) for name in plain)
+
+
 # ------------------------------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"bpe_dropout": 0.1}, "teacher and bpe_dropout exclude each other"),
         ({"vocab_size": 300}, "a teacher brings its own subwords"),
         ({"teacher_weight": 1.5}, "teacher_weight"),
         ({"teacher": ()}, "teacher is empty"),

@@ -343,7 +343,7 @@ class Training(Settings):
     """Their product is multiplied by this, divided by the rank; twice the rank by default."""
     bpe_dropout: float | None = None
     """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
-    corpora)."""
+    corpora); with teachers of the source alone."""
     clip: float | None = None
     """Maximum gradient norm; 0 disables clipping."""
     skip_above: float | None = None

@@ -127,11 +127,6 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             raise ValueError("teacher is empty: name one, or leave it out")
         if self.teacher_weight is not None and self.teacher is None:
             raise ValueError("teacher_weight is given without teacher: name one, or leave it out")
-        if self.teacher and self.bpe_dropout:
-            raise ValueError(
-                "teacher and bpe_dropout exclude each other: teachers predict the subwords of one segmentation, and "
-                "BPE-dropout makes another one in each epoch; leave out the one or the other"
-            )
         for name in SUBWORDS:
             _refuse(self, "teacher", name, "a teacher brings its own subwords")
 

@@ -44,18 +44,21 @@ _REMEDY = "prepare the text again into a new folder"
 class Resegmentation:
     """BPE-dropout on both sides, as a function of seed, epoch, side and pair.
 
+    With teachers the target stays as it is stored: what they predict belongs to its subwords.
+
     Args:
         prepared: text whose tokenizers segment.
-        training: dropout rate and seed.
+        training: dropout rate and seed, and whether there are teachers.
     """
 
     def __init__(self, prepared: PreparedText, training: TrainingConfig) -> None:
         tokenizers = (prepared.source_tokenizer, prepared.target_tokenizer)
+        tokenizers = tokenizers[: 1 if training.teacher_weight else 2]
         self._sides = tuple(Segmenter(tokenizer, training.bpe_dropout, training.seed) for tokenizer in tokenizers)
 
     def __call__(self, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
         """Segment one side of a batch again; ``pairs`` are the sentences' indices in the store."""
-        return self._sides[side].segment(ids, pairs, epoch, side)
+        return self._sides[side].segment(ids, pairs, epoch, side) if side < len(self._sides) else ids
 
 
 @dataclass(frozen=True)

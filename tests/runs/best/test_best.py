@@ -377,7 +377,6 @@ def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
         ({"weights": "weights.txt"}, "weights: their lines are those of the text, and a run in stages"),
         ({"alignments": "ibm1"}, "alignments: their lines are those of the text, and a run in stages"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
-        ({"bpe_dropout": 0.1}, "teacher and bpe_dropout exclude each other"),
         ({"width": 33}, "width"),
         ({"target": "missing.en"}, "missing.en"),
         ({"output": None}, "output missing"),
