@@ -52,8 +52,9 @@ class Resegmentation:
     """
 
     def __init__(self, prepared: PreparedText, training: TrainingConfig) -> None:
-        tokenizers = (prepared.source_tokenizer, prepared.target_tokenizer)
-        tokenizers = tokenizers[: 1 if training.teacher_weight else 2]
+        tokenizers = [prepared.source_tokenizer]
+        if not training.teacher_weight:
+            tokenizers.append(prepared.target_tokenizer)
         self._sides = tuple(Segmenter(tokenizer, training.bpe_dropout, training.seed) for tokenizer in tokenizers)
 
     def __call__(self, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:

@@ -39,6 +39,15 @@ _NEVER = 1 << 31
 """The rank of a pair without a merge."""
 
 
+def has_merges(tokenizer: Tokenizer) -> bool:
+    """Whether a `Segmenter` can draw segmentations of this vocabulary."""
+    try:
+        Segmenter(tokenizer, 0.0, 0)
+    except ConfigurationError:
+        return False
+    return True
+
+
 class Segmenter:
     """Draws segmentations with BPE-dropout.
 

@@ -26,12 +26,14 @@ from multihead.preparing import journal, shards
 from multihead.runs.best.comparison import compare_uses
 from multihead.runs.best.plan import (
     FALLING_RATE,
+    STUDENT_BPE_DROPOUT,
     STUDENT_DROPOUT,
     STUDENT_RATE,
     BestConfig,
     budget_of,
     decide,
     stages_of,
+    students_of,
 )
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
@@ -127,14 +129,25 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     short, long = chosen(30_000, budget=600), chosen(30_000, budget=3600)
     assert (short.forward, short.reverse) == (1, 0) < (long.forward, long.reverse)
     assert chosen(30_000, updates=7).budget is None
-    assert (short.small, long.small, short.student, long.student) == (False, True, False, True)
+    assert (short.small, long.small, short.student, long.student) == (False, True, 0, 2)
     assert not short.both_ways
     assert not long.both_ways
     for other in (chosen(30_000, budget=7200), chosen(30_000, updates=7), chosen(4_999, budget=1200)):
-        assert (other.both_ways, other.small, other.student) == (True, True, False)
+        assert (other.both_ways, other.small, other.student) == (True, True, 0)
     assert not chosen(5_000, budget=1200).both_ways
     assert not chosen(4_999, shared=False).both_ways
-    assert chosen(4_999, shared=False).student
+    assert chosen(4_999, shared=False).student == 2
+
+
+def test_there_are_at_most_as_many_students_as_forward_models_and_old_runs_have_one() -> None:
+    def students(forward: int, student: int | bool) -> list[str]:
+        values = config(None, forward, 0, both_ways=False).model_dump() | {"student": student}
+        return students_of(BestConfig.model_validate_json(json.dumps(values)))
+
+    assert students(3, 2) == ["student", "student-2"]
+    assert students(3, True) == ["student"]  # as run.json of version 0.6 has it
+    assert students(3, False) == students(1, 2) == []
+    assert students(2, 8) == ["student", "student-2"]
 
 
 # --------------------------------------------------------------------------- the run
@@ -240,7 +253,7 @@ def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str,
 def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     wishes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The student begins as the best of its teachers; embeddings that are most of the network have no half."""
+    """The students begin as the best of their teachers; embeddings that are most of the network have no half."""
     folder = tmp_path / "run"
     short = {"shared_vocabulary": False, "updates": 1, "validate_every": 1, "dropout": None}
     learn(folder, **{**wishes, **short})
@@ -248,16 +261,25 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     assert not (folder / "small").exists()
     assert json.loads((folder / "uses.json").read_text()).keys() == {"model", "sentences", "uses"}
     assert not (folder / "both-ways").exists()
-    first, student = (json.loads((folder / name / "run.json").read_text()) for name in ("forward-1", "student"))
+    first, *students = (
+        json.loads((folder / name / "run.json").read_text()) for name in ("forward-1", "student", "student-2")
+    )
     assert "from_model" not in first["asked"]
     scores = {
         path.name: json.loads((path / "best/metrics.json").read_text())["bleu"]
         for path in sorted(folder.glob("forward-*"))
     }
-    assert Path(student["from_model"]["path"]).parent.name == max(scores, key=lambda name: scores[name])
-    assert [Path(teacher["path"]).name for teacher in student["teachers"]] == list(scores)
-    assert student["training"]["learning_rate"] == STUDENT_RATE * first["training"]["learning_rate"]
-    assert student["model"]["dropout"] == STUDENT_DROPOUT
+    starts = [Path(student["from_model"]["path"]).parent.name for student in students]
+    assert starts == sorted(scores, key=lambda name: -scores[name])[:2]
+    for student in students:
+        assert [Path(teacher["path"]).name for teacher in student["teachers"]] == list(scores)
+        assert student["training"]["learning_rate"] == STUDENT_RATE * first["training"]["learning_rate"]
+        assert student["model"]["dropout"] == STUDENT_DROPOUT
+        assert (student["training"]["bpe_dropout"], first["training"]["bpe_dropout"]) == (STUDENT_BPE_DROPOUT, 0.0)
+    found = json.loads((folder / "uses.json").read_text())
+    (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
+    members = {found["model"], *(Path(flag).name for flag in ensemble["flags"] if not flag.startswith("--"))}
+    assert members == {"student", "student-2"}
 
 
 def test_the_flags_of_each_use_give_its_validation_score(

@@ -5,7 +5,7 @@ Text of pairs (x, y) gives, in this order,
     both-ways                    one translator from x to y and from y to x, where it pays
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
-    student                      the best forward model, trained on with all forward models as its teachers
+    student, student-2           the best forward models, trained on with all forward models as their teachers
     small                        a model of half the size that begins with parts of the best one, with the same teachers
     best                         the best model, and how well each way to use the models translates
 
@@ -17,13 +17,14 @@ Where there is a first model, all others begin as that one, which sees twice as 
 what that gains). With 5,000 to 150,000 pairs and the usual time there is none: models from nothing are better, alone
 and together (docs/results.md, "An hour of models from nothing").
 
-The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
+A student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
 Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
 Furlanello et al. 2018, "Born-again neural networks"). It begins with the weights of a teacher, so a fraction of a
-training is enough for it. Synthetic pairs of the training text gained it nothing (docs/lab-notes.md, "Students that
-begin as a teacher"). Teachers that all began as one model have little to teach a student of their own size
-(docs/lab-notes.md, "Both directions first"), so there is one only where they began alone. The small model begins with
-layers and feed-forward units of the best one (`models.shrinking`).
+training is enough for it. Two students that began as different teachers are a better ensemble than one with its
+teachers (docs/lab-notes.md, "Two students"). Synthetic pairs of the training text gained a student nothing
+(docs/lab-notes.md, "Students that begin as a teacher"). Teachers that all began as one model have little to teach a
+student of their own size (docs/lab-notes.md, "Both directions first"), so there are students only where they began
+alone. The small model begins with layers and feed-forward units of the best one (`models.shrinking`).
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving
@@ -57,11 +58,14 @@ _MOST_PAIRS = 2.0
 FALLING_RATE = 2.0
 """The peak learning rate of models that begin as that of both ways, in relation to its constant rate."""
 STUDENT_RATE, CAREFUL_RATE = 0.5, 0.125
-"""The student's peak learning rate, in relation to that of its teachers; the second where theirs is Muon's for few
+"""A student's peak learning rate, in relation to that of its teachers; the second where theirs is Muon's for few
 pairs (`planning.choices.is_fast`), so that matrices move as far as with the first and the usual rate."""
 STUDENT_DROPOUT = 0.1
-"""The student's dropout: the predictions of its teachers keep it from memorizing the text (docs/lab-notes.md, "Dropout
+"""A student's dropout: the predictions of its teachers keep it from memorizing the text (docs/lab-notes.md, "Dropout
 and epochs")."""
+STUDENT_BPE_DROPOUT = 0.1
+"""A student's BPE-dropout, of the source: it reads each sentence in other subwords in each epoch (docs/lab-notes.md,
+"Two students")."""
 SMALL_DROPOUT = 0.0
 """The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
 for an hour")."""
@@ -92,8 +96,8 @@ class BestConfig(Settings):
     """Forward models."""
     reverse: int = Field(ge=0, le=8)
     """Reverse models."""
-    student: bool = True
-    """Whether a student follows several forward models."""
+    student: int = Field(default=1, ge=0, le=8)
+    """Students, which follow several forward models; true and false, which older runs have, are 1 and 0."""
     small: bool = False
     """Whether a model of half the size follows; not in runs of version 0.6."""
     both_ways: bool = False
@@ -138,7 +142,7 @@ def decide(
     choices.reasons["student"] = (
         "models with a common beginning have little to teach each other"
         if several_models and both_ways
-        else "learns from all forward models"
+        else "they learn from all forward models"
         if several_models
         else "no time for one"
     )
@@ -155,7 +159,7 @@ def decide(
         seed=seed,
         forward=1 if short else 3,
         reverse=0 if several or (short and monolingual is None) else 1,
-        student=several_models and not both_ways,
+        student=2 if several_models and not both_ways else 0,
         small=several_models,
         both_ways=both_ways,
         monolingual=monolingual,
@@ -187,12 +191,18 @@ TEXT, BOTH_TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = (
 )
 
 
+def students_of(config: BestConfig) -> list[str]:
+    """The names of the students: at most one for each forward model, each of which one begins as."""
+    count = min(config.student, config.forward) if config.forward > 1 else 0
+    return [STUDENT if i == 0 else f"{STUDENT}-{i + 1}" for i in range(count)]
+
+
 def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     """The stages of a run, in order; a single forward model has nothing to teach itself."""
     both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
-    student = [Stage(STUDENT, 0.7)] if config.forward > 1 and config.student else []
+    student = [Stage(name, 0.7) for name in students_of(config)]
     small = [Stage(SMALL, 0.7)] if config.small else []
     last = (*student, *small, Stage(BEST, 0.12 if reverse or student or small else 0.02))
     if config.monolingual is None:

@@ -10,7 +10,7 @@ A run in stages is a folder:
     forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/, small/ as well
     small-start/     parts of the best model, as which the small one begins (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
-    best/            the model folder of the student, or of the best forward model
+    best/            the model folder of the best student, or of the best forward model
 
 Every stage can be stopped and goes on where it was, as what it consists of can: text, runs, pairs, soft targets.
 `runs.best.plan` says which stages there are, and divides the time.
@@ -48,6 +48,7 @@ from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.shrink import shrink
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.text import languages
+from multihead.text.segment import has_merges
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
@@ -205,6 +206,7 @@ class BestRun:
         self._several = bool(read_manifest(folder / plan.TEXT).data.directions)
         self._forward = [folder / plan.FORWARD.format(i + 1) for i in range(config.forward)]
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
+        self._students = [folder / name for name in plan.students_of(config)]
         self._results: dict[str, TrainResult] = {}
 
     def run(self) -> TrainResult:
@@ -293,17 +295,18 @@ class BestRun:
     def _stage_settings(self, name: str) -> dict[str, Any]:
         """What a training does not have from the user.
 
-        The learning rate of both ways stays constant, and that of the models that begin there falls. The student begins
-        as the best forward model, and has a lower rate.
+        The learning rate of both ways stays constant, and that of the models that begin there falls. The first student
+        begins as the best forward model, the second as the next, and they have a lower rate.
         """
         free = self._settings.schedule is None
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
-        if name == plan.STUDENT:
+        if self._folder / name in self._students:
             return {
                 "teacher": tuple(self._forward),
-                **self._student_settings(),
+                **self._student_settings(self._students.index(self._folder / name)),
                 **self._less_dropout(plan.STUDENT_DROPOUT),
+                **self._other_cuts(),
             }
         if name == plan.SMALL:
             own = dict.fromkeys(_SIZES)
@@ -314,11 +317,18 @@ class BestRun:
         own_rate = free and self._settings.learning_rate is None
         return self._continuing(self._folder / plan.BOTH, plan.FALLING_RATE if own_rate else 1.0)
 
-    def _student_settings(self) -> dict[str, Any]:
-        own = self._continuing(self._best_forward(), plan.STUDENT_RATE)
+    def _student_settings(self, place: int) -> dict[str, Any]:
+        """Those of the student that begins as the forward model at a place, by score."""
+        start = self._by_score(self._forward)[place]
+        own = self._continuing(start, plan.STUDENT_RATE)
         if self._settings.learning_rate is None and own["muon_scale"] < USUAL_SCALE:
-            return self._continuing(self._best_forward(), plan.CAREFUL_RATE)
+            return self._continuing(start, plan.CAREFUL_RATE)
         return own
+
+    def _other_cuts(self) -> dict[str, float]:
+        """The BPE-dropout of a student, unless the user gave one or the vocabulary has no merges."""
+        free = self._settings.bpe_dropout is None and has_merges(self._text().source_tokenizer)
+        return {"bpe_dropout": plan.STUDENT_BPE_DROPOUT} if free else {}
 
     def _less_dropout(self, rate: float) -> dict[str, float]:
         """The dropout of a model with teachers, unless the user gave one."""
@@ -341,15 +351,13 @@ class BestRun:
             self._results[name] = self._train(name, None, self._context.started, say=lambda _: None)
         return self._results[name]
 
-    def _best_forward(self) -> Path:
-        return max(self._forward, key=lambda path: self._result(path.name).best_score)
+    def _by_score(self, trainings: list[Path]) -> list[Path]:
+        """Trainings from the best to the worst; of equal ones, the first one first."""
+        return sorted(trainings, key=lambda path: -self._result(path.name).best_score)
 
     def _last(self) -> Path:
         """The training whose model this run results in."""
-        return self._folder / plan.STUDENT if self._has(plan.STUDENT) else self._best_forward()
-
-    def _has(self, name: str) -> bool:
-        return name in [stage.name for stage in self._stages]
+        return self._by_score(self._students or self._forward)[0]
 
     def _begin_small(self) -> bool:
         """Write what the small model begins as; False if there is no network of half the size."""
@@ -396,8 +404,9 @@ class BestRun:
     def _finish(self) -> None:
         """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
         last, text, sentences, uses = self._last(), self._text(), 0, list[Use]()
+        members = self._students if len(self._students) > 1 else self._forward
         small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
-        others = [path for path in self._forward if path != last]
+        others = [path for path in members if path != last]
         parts = text.valid_parts
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
         for direction, place in parts:

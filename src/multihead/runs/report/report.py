@@ -131,8 +131,9 @@ def _runs(run: Path) -> tuple[Path, Path]:
         )
     if work_folder.kind_of(run) == "best":
         first, student = run / FORWARD.format(1), run / STUDENT
+        usual = student if student.is_dir() else first
         uses = read_uses_file(run) or {}
-        return (student if student.is_dir() else run / Path(str(uses.get("model", first.name))).name), first
+        return run / Path(str(uses.get("model", usual.name))).name, first
     return run, run
 
 
