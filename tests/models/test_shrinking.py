@@ -10,7 +10,7 @@ import torch
 
 from multihead.errors import ConfigurationError
 from multihead.models.config import PRESETS, TransformerConfig
-from multihead.models.shrinking import half_of, parameters_of, shrunk
+from multihead.models.shrinking import half_of, narrow_half_of, parameters_of, shrunk
 from multihead.models.transformer import Transformer
 
 SIZES: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "width": 16, "heads": 2, "inner": 64, "dropout": 0.0}
@@ -87,6 +87,28 @@ def test_a_half_is_at_most_half() -> None:
         assert (half.width, half.heads, half.source_vocab) == (config.width, config.heads, vocabulary)
         more = half.model_copy(update={"inner": half.inner + 32})
         assert half.inner == config.inner or parameters_of(more) > parameters_of(config) / 2
+
+
+def test_a_narrow_half_is_at_most_half() -> None:
+    for name, vocabulary, (encoder, decoder) in product(PRESETS, (300, 4_000), ((3, 3), (6, 6), (1, 1))):
+        sizes = PRESETS[name] | {"encoder_layers": encoder, "decoder_layers": decoder}
+        config = TransformerConfig(source_vocab=vocabulary, target_vocab=vocabulary, **sizes)
+        narrow = narrow_half_of(config)
+        if narrow is None:
+            assert (encoder, decoder) == (1, 1), config
+            continue
+        assert parameters_of(narrow) <= parameters_of(config) / 2
+        assert narrow.width == 3 * config.width / 4
+        assert (narrow.heads, narrow.encoder_layers) == (config.heads, encoder)
+        assert decoder * 2 / 3 <= narrow.decoder_layers < decoder * 2 / 3 + 1
+        more = narrow.model_copy(update={"inner": narrow.inner + 32})
+        assert narrow.inner == config.inner or parameters_of(more) > parameters_of(config) / 2
+
+
+def test_heads_must_divide_the_width_of_a_narrow_half() -> None:
+    config = TransformerConfig(source_vocab=20, target_vocab=20, **PRESETS["tiny"])
+    found = [narrow_half_of(config.model_copy(update={"heads": heads})) for heads in (1, 2, 16, 64)]
+    assert [narrow and narrow.width for narrow in found] == [96, 96, 96, None]
 
 
 def test_embeddings_that_are_most_of_a_network_leave_no_half() -> None:

@@ -1,13 +1,15 @@
-"""A smaller Transformer that begins with parts of a trained one.
+"""Sizes of a smaller Transformer, and one with parts of a trained one.
 
-It keeps some of the layers, evenly spaced from the first on (Shleifer and Rush 2020, "Pre-trained summarization
+The latter keeps some of the layers, evenly spaced from the first on (Shleifer and Rush 2020, "Pre-trained summarization
 distillation"), and in the feed-forward network of each the units that contribute most. Width, heads and vocabularies
-stay. What is left translates badly before it is trained again: `runs.best` trains it with the whole models as its
-teachers, and ``multihead shrink`` writes it as a model folder.
+stay. What is left translates badly before it is trained again, with the whole models as its teachers; ``multihead
+shrink`` writes it as a model folder. With enough time, a narrower network with more layers learns more from nothing
+(docs/lab-notes.md, "The shape of the small model"): `narrow_half_of`, which `runs.best` trains where there is one.
 """
 
 from __future__ import annotations
 
+from math import ceil, lcm
 from typing import Any
 
 import torch
@@ -20,7 +22,9 @@ from multihead.models.transformer import Transformer
 from multihead.skeletons import parameter_shapes
 
 _STEP = 32
-"""Feed-forward units are kept in multiples of this, which fill the vectors of every processor."""
+"""Widths and feed-forward units are multiples of this, which fill the vectors of every processor."""
+_NARROW, _LEAST = 0.75, 0.25
+"""Width of a narrow network, and the least number of its feed-forward units, as shares of those of the whole one."""
 
 
 def parameters_of(config: TransformerConfig) -> int:
@@ -41,13 +45,30 @@ def half_of(config: TransformerConfig) -> TransformerConfig:
     most = parameters_of(config) / 2
     decoder = max(config.decoder_layers // 3, 1)
     for encoder, at_least in [*((n, config.inner / 2) for n in range(config.encoder_layers, 0, -1)), (1, _STEP)]:
-        few, more = (parameters_of(_resized(config, encoder, decoder, inner)) for inner in (_STEP, 2 * _STEP))
-        fitting = _STEP * int(1 + (most - few) // (more - few))  # the parameters are linear in the units
+        layers = {"encoder_layers": encoder, "decoder_layers": decoder}
+        fitting = _fitting_units(config, most, layers)
         if fitting >= at_least:
-            return _resized(config, encoder, decoder, min(fitting, config.inner))
+            return _resized(config, **layers, inner=min(fitting, config.inner))
     raise ConfigurationError(
         f"{config.summary}: no network of half its {2 * most:,.0f} parameters has the same width and vocabulary"
     )
+
+
+def narrow_half_of(config: TransformerConfig) -> TransformerConfig | None:
+    """The sizes of a narrower network with at most half of the parameters, to be trained from nothing.
+
+    It has three quarters of the width, all layers of the encoder, two thirds of the decoder's, and as many feed-forward
+    units as then fit. ``None`` if that leaves fewer than a quarter of the units, or no width that the heads divide.
+    """
+    step = lcm(_STEP, 2 * config.heads)  # heads of even width, for rotary positions
+    width = int(_NARROW * config.width) // step * step
+    if not width:
+        return None
+    sizes = {"width": width, "decoder_layers": ceil(config.decoder_layers * 2 / 3)}
+    fitting = _fitting_units(config, parameters_of(config) / 2, sizes)
+    if fitting < max(_LEAST * config.inner, _STEP):
+        return None
+    return _resized(config, **sizes, inner=min(fitting, config.inner))
 
 
 def shrunk(
@@ -82,7 +103,7 @@ def shrunk(
             raise ConfigurationError(
                 f"{name} is {value}: the model has {getattr(config, name)}, of which 1 to all stay"
             )
-    smaller = Transformer(_resized(config, *sizes.values()))
+    smaller = Transformer(_resized(config, **sizes))
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     taken: dict[str, Tensor] = {name: own[name] for name, _ in smaller.named_parameters() if not _layer_of(name)}
     for side in ("encoder", "decoder"):
@@ -96,11 +117,16 @@ def shrunk(
     return smaller.train(model.training)
 
 
-def _resized(config: TransformerConfig, encoder_layers: int, decoder_layers: int, inner: int) -> TransformerConfig:
-    values: dict[str, Any] = {name: getattr(config, name) for name in type(config).model_fields}
-    values |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers, "inner": inner}
+def _fitting_units(config: TransformerConfig, most: float, sizes: dict[str, int]) -> int:
+    """The most feed-forward units with which a network has at most so many parameters; 0 or less if there are none."""
+    few, more = (parameters_of(_resized(config, **sizes, inner=inner)) for inner in (_STEP, 2 * _STEP))
+    return _STEP * int(1 + (most - few) // (more - few))  # the parameters are linear in the units
+
+
+def _resized(config: TransformerConfig, **sizes: int) -> TransformerConfig:
+    values: dict[str, Any] = {name: getattr(config, name) for name in type(config).model_fields} | sizes
     if config.alignment_layer is not None:
-        values["alignment_layer"] = min(config.alignment_layer, decoder_layers)
+        values["alignment_layer"] = min(config.alignment_layer, values["decoder_layers"])
     return TransformerConfig(**values)
 
 

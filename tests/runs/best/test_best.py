@@ -190,16 +190,23 @@ def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(whole: Path) -
     )
 
 
-@pytest.mark.parametrize(("given", "share"), [({}, 0.0), ({"dropout": 0.3}, 1.0)])
+@pytest.mark.parametrize(("given", "share"), [({}, 0.0), ({"dropout": 0.3, "width": 64}, 1.0)])
 def test_the_small_model_has_no_dropout_unless_it_is_given(
     wishes: dict[str, Any], tmp_path: Path, given: dict[str, float], share: float
 ) -> None:
+    """Where there is a narrower network of half the size, it begins from nothing, otherwise as parts of the best."""
     asked = {name: value for name, value in wishes.items() if name != "dropout"}
     learn(tmp_path / "run", **{**asked, **given, "updates": 1, "validate_every": 1})
-    runs = (json.loads((tmp_path / "run" / name / "run.json").read_text()) for name in ("forward-1", "small"))
+    runs = [json.loads((tmp_path / "run" / name / "run.json").read_text()) for name in ("forward-1", "small")]
     forward, small = (run["model"]["dropout"] for run in runs)
     assert forward > 0
     assert small == share * forward
+    narrow = "width" in given
+    assert (tmp_path / "run/small-start").exists() is not narrow
+    assert (runs[1]["from_model"] is None) is narrow
+    assert [run["model"]["width"] for run in runs] == ([64, 32] if narrow else [32, 32])
+    sizes = json.loads((tmp_path / "run/uses.json").read_text())["small"]
+    assert sizes["parameters"] <= sizes["of"] / 2
 
 
 def test_browsers_get_the_small_model_if_it_is_nearly_as_good(

@@ -6,7 +6,7 @@ Text of pairs (x, y) gives, in this order,
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
     student, student-2           the best forward models, trained on with all forward models as their teachers
-    small                        a model of half the size that begins with parts of the best one, with the same teachers
+    small                        a narrower model of half the size, with the same teachers
     best                         the best model, and how well each way to use the models translates
 
 Text of several directions has all of them in each model. It is learned as it is by the first one, there are no reverse
@@ -24,7 +24,8 @@ training is enough for it. Two students that began as different teachers are a b
 teachers (docs/lab-notes.md, "Two students"). Synthetic pairs of the training text gained a student nothing
 (docs/lab-notes.md, "Students that begin as a teacher"). Teachers that all began as one model have little to teach a
 student of their own size (docs/lab-notes.md, "Both directions first"), so there are students only where they began
-alone. The small model begins with layers and feed-forward units of the best one (`models.shrinking`).
+alone. The small model begins from nothing, or, where no narrower network has half the size, with layers and feed-forward
+units of the best one (`models.shrinking`).
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving

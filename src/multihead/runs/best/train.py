@@ -8,7 +8,7 @@ A run in stages is a folder:
     text/            the prepared text; text-both/, text-reverse/ and text-more/ are made from it (`preparing.derived`)
     pairs/           what the reverse models make of further text in the target language
     forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/, small/ as well
-    small-start/     parts of the best model, as which the small one begins (`runs.shrink`)
+    small-start/     parts of the best model, if the small one begins as them (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
     best/            the model folder of the best student, or of the best forward model
 
@@ -32,7 +32,8 @@ from multihead.files import atomic_file, atomic_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
-from multihead.models.shrinking import parameters_of
+from multihead.models.config import TransformerConfig
+from multihead.models.shrinking import narrow_half_of, parameters_of
 from multihead.planning.choices import USUAL_SCALE, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_begun_run
@@ -59,6 +60,8 @@ _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
 _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_layer")
 """Settings of the size of a network, which the small model does not share."""
+_NARROW_SIZES = ("width", "heads", "encoder_layers", "decoder_layers", "inner")
+"""Those that it has if it begins from nothing."""
 _TAG = "<bt>"
 """The first word of a source that a reverse model made; it tells the forward models so."""
 
@@ -311,7 +314,8 @@ class BestRun:
         if name == plan.SMALL:
             own = dict.fromkeys(_SIZES)
             own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
-            return {**own, **self._less_dropout(plan.SMALL_DROPOUT), "from_model": self._folder / _START}
+            own |= {**self._less_dropout(plan.SMALL_DROPOUT), "from_model": self._folder / _START}
+            return {**own, **self._narrow_sizes(), "from_model": None} if self._narrow_sizes() else own
         if not self._config.both_ways:
             return {}
         own_rate = free and self._settings.learning_rate is None
@@ -359,8 +363,16 @@ class BestRun:
         """The training whose model this run results in."""
         return self._by_score(self._students or self._forward)[0]
 
+    def _narrow_sizes(self) -> dict[str, Any]:
+        """The settings of a small model that begins from nothing; empty if it begins with parts of the best one."""
+        whole = read_begun_run(self._last()).model
+        narrow = narrow_half_of(whole) if isinstance(whole, TransformerConfig) else None
+        return {name: getattr(narrow, name) for name in _NARROW_SIZES} if narrow is not None else {}
+
     def _begin_small(self) -> bool:
-        """Write what the small model begins as; False if there is no network of half the size."""
+        """Write what the small model begins as, if it is something; False if there is no network of half the size."""
+        if self._narrow_sizes():
+            return True
         start = self._folder / _START
         try:
             if not start.exists():
