@@ -70,6 +70,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "norm": "pre", "block": "parallel", "feed_forward": "swiglu", "norm_kind": "rms", "kv_heads": 1,
         "positions": "rotary", "query_key_norm": "rms", "tie_output": False,
     },
+    "heads of 48": {"width": 96, "heads": 2, "positions": "rotary", "norm": "pre"},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

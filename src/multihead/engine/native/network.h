@@ -342,6 +342,7 @@ struct Runner {
         const bool even = LANES % s.heads == 0 && s.key % LANES == 0 && s.value % LANES == 0 && d == v;
         if (even && d == 1) return attend_vectors<1>(query, keys, at, out, biases, own);
         if (even && d == 2) return attend_vectors<2>(query, keys, at, out, biases, own);
+        if (even && d == 3) return attend_vectors<3>(query, keys, at, out, biases, own);
         if (even && d == 4) return attend_vectors<4>(query, keys, at, out, biases, own);
         attend_loops(query, keys, at, out, biases, own);
     }
@@ -526,6 +527,7 @@ struct Runner {
         };
         if (s.value == LANES) return vectors(std::integral_constant<int, 1>());
         if (s.value == 2 * LANES) return vectors(std::integral_constant<int, 2>());
+        if (s.value == 3 * LANES) return vectors(std::integral_constant<int, 3>());
         if (s.value == 4 * LANES) return vectors(std::integral_constant<int, 4>());
         for (i64 r = 0; r < rows; r++, weights += wide, out += s.heads * s.value) {
             std::fill(out, out + s.value, 0.f);

@@ -24,8 +24,8 @@ training is enough for it. Two students that began as different teachers are a b
 teachers (docs/lab-notes.md, "Two students"). Synthetic pairs of the training text gained a student nothing
 (docs/lab-notes.md, "Students that begin as a teacher"). Teachers that all began as one model have little to teach a
 student of their own size (docs/lab-notes.md, "Both directions first"), so there are students only where they began
-alone. The small model begins from nothing, or, where no narrower network has half the size, with layers and feed-forward
-units of the best one (`models.shrinking`).
+alone. The small model begins from nothing, or, where no narrower network has half the size, with layers and
+feed-forward units of the best one (`models.shrinking`).
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving
