@@ -41,11 +41,12 @@ _NEVER = 1 << 31
 
 def has_merges(tokenizer: Tokenizer) -> bool:
     """Whether a `Segmenter` can draw segmentations of this vocabulary."""
-    try:
-        Segmenter(tokenizer, 0.0, 0)
-    except ConfigurationError:
-        return False
-    return True
+    return tokenizer.factors <= 1 and isinstance(_without_languages(tokenizer), SymbolTokenizer | BytePairTokenizer)
+
+
+def _without_languages(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer of the text alone, whose ids are below those of the languages' symbols."""
+    return tokenizer.inner if tokenizer.languages and isinstance(tokenizer, WrappedTokenizer) else tokenizer
 
 
 class Segmenter:
@@ -65,11 +66,10 @@ class Segmenter:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
         if tokenizer.factors > 1:
             raise ConfigurationError("bpe_dropout would cut the pieces of source factors anew: leave it out")
-        self._symbols = 0  # ids from here on are symbols of languages, which stay at the start of their sentence
-        if tokenizer.languages and isinstance(tokenizer, WrappedTokenizer):
-            tokenizer = tokenizer.inner
-            self._symbols = len(tokenizer)
-        extra = 0
+        text = _without_languages(tokenizer)
+        # Ids from here on are symbols of languages, which stay at the start of their sentence; 0 if there are none.
+        self._symbols = 0 if text is tokenizer else len(text)
+        tokenizer, extra = text, 0
         if isinstance(tokenizer, SymbolTokenizer):
             parts, extra = tokenizer.pairs.parts, len(tokenizer.symbols)
         elif isinstance(tokenizer, BytePairTokenizer):

@@ -312,10 +312,11 @@ class BestRun:
                 **self._other_cuts(),
             }
         if name == plan.SMALL:
-            own = dict.fromkeys(_SIZES)
-            own |= {"teacher": tuple(self._forward), **self._continuing(self._forward[0], 1.0)}
-            own |= {**self._less_dropout(plan.SMALL_DROPOUT), "from_model": self._folder / _START}
-            return {**own, **self._narrow_sizes(), "from_model": None} if self._narrow_sizes() else own
+            own = self._narrow_sizes()  # of a new network, planned like any other; they override a preset's
+            if not own:
+                continued = {**self._continuing(self._forward[0], 1.0), "from_model": self._folder / _START}
+                own = {**dict.fromkeys(_SIZES), **continued}
+            return {"teacher": tuple(self._forward), **self._less_dropout(plan.SMALL_DROPOUT), **own}
         if not self._config.both_ways:
             return {}
         own_rate = free and self._settings.learning_rate is None
