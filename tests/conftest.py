@@ -304,6 +304,14 @@ def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", processes.WarmPopen)
 
 
+@pytest.fixture
+def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two halvings of the validation text are enough for a test of tuned weights."""
+    from multihead.judging import tune
+
+    monkeypatch.setattr(tune, "_SPLITS", 2)
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     """A headless Chromium for all files of this process."""

@@ -12,18 +12,10 @@ import sacrebleu
 
 from multihead import Translator
 from multihead.bundle import save_bundle
-from multihead.judging import tune as tune_module
 from multihead.judging.tune import tune
 from multihead.translating.request import TranslationRequest, Weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two halvings are enough for a test."""
-    monkeypatch.setattr(tune_module, "_SPLITS", 2)
-
+pytestmark = pytest.mark.usefixtures("one_thread", "fewer_splits")
 
 BYTES = b"eins zwei\n\nsieben\n"
 

@@ -7,19 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multihead.judging import tune as tune_module
 from multihead.judging.error_rate_training import Table
 from multihead.judging.tune import tuned_rows
 from multihead.metrics.bleu_counts import WORDS, bleu_counts, bleu_of
 from multihead.translating.choosing import FEATURES, as_array
 
+pytestmark = pytest.mark.usefixtures("fewer_splits")
+
 SENTENCES = 12
 LETTERS = list("abcdefgh")
-
-
-@pytest.fixture(autouse=True)
-def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_module, "_SPLITS", 2)
 
 
 def table_of(rows: list[tuple[str, list[tuple[str, dict[str, float]]]]]) -> Table:
