@@ -71,6 +71,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "positions": "rotary", "query_key_norm": "rms", "tie_output": False,
     },
     "heads of 48": {"width": 96, "heads": 2, "positions": "rotary", "norm": "pre"},
+    "three heads, vectors": {"positions": "shaw", "relative_distance": 3, "width": 96, "heads": 3, "kv_heads": 1},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

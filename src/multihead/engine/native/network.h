@@ -332,19 +332,37 @@ struct Runner {
             }
     }
 
+    // Calls f with the number of vectors as a constant, if there is code of its own for it; returns whether there is.
+    template <class F>
+    static bool with_vectors(i64 count, const F &f) {
+        const auto call = [&](auto constant) { return f(constant), true; };
+        if (count == 1) return call(std::integral_constant<int, 1>());
+        if (count == 2) return call(std::integral_constant<int, 2>());
+        if (count == 3) return call(std::integral_constant<int, 3>());
+        if (count == 4) return call(std::integral_constant<int, 4>());
+        if constexpr (LANES == 8) {  // heads of 48 and of 64 numbers
+            if (count == 6) return call(std::integral_constant<int, 6>());
+            if (count == 8) return call(std::integral_constant<int, 8>());
+        }
+        return false;
+    }
+
+    // How many rows of sums of D vectors stay in registers: 4, 2 or 1.
+    static constexpr int sums_together(int D) { return 4 * D <= SUMS ? 4 : 2 * D <= SUMS ? 2 : 1; }
+
     // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
     // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops. biases: those of
     // the decoder, or the slopes, if the query is at the last key; else null. own: the same for vectors of distances.
     template <class At>
     void attend(const float *query, i64 keys, At at, float *out, const float *biases = nullptr,
                 const Attention *own = nullptr) {
-        const i64 d = s.key / LANES, v = s.value / LANES;
-        const bool even = LANES % s.heads == 0 && s.key % LANES == 0 && s.value % LANES == 0 && d == v;
-        if (even && d == 1) return attend_vectors<1>(query, keys, at, out, biases, own);
-        if (even && d == 2) return attend_vectors<2>(query, keys, at, out, biases, own);
-        if (even && d == 3) return attend_vectors<3>(query, keys, at, out, biases, own);
-        if (even && d == 4) return attend_vectors<4>(query, keys, at, out, biases, own);
-        attend_loops(query, keys, at, out, biases, own);
+        const auto attend_with = [&](auto count) {
+            constexpr int D = decltype(count)::value;
+            if (LANES % s.heads == 0) attend_together<D>(query, keys, at, out, biases, own);
+            else attend_by_head<D>(query, keys, at, out, biases, own);
+        };
+        if (s.key == s.value && s.key % LANES == 0 && with_vectors(s.key / LANES, attend_with)) return;
+        attend_by_head<0>(query, keys, at, out, biases, own);
     }
 
     static float dot(const float *x, const float *y, i64 count) {
@@ -390,10 +408,19 @@ struct Runner {
         }
     }
 
+    // Lanes of the product of a query and a key of D vectors.
+    template <int D, class T>
+    static inline vf product_lanes(const float *query, const T *key) {
+        vf sum = {};
+#pragma GCC unroll 8
+        for (int i = 0; i < D; i++) sum = fused(*(const vf *)(query + i * LANES), load_lanes(key + i * LANES), sum);
+        return sum;
+    }
+
     // Head width D * LANES. Scores are [key][head], so that a vector holds those of all heads for `together` keys.
     // The padding keys repeat the last one; their scores are overwritten by -1e30, so that their weights are negligible.
     template <int D, class At>
-    void attend_vectors(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
+    void attend_together(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
         const i64 heads = s.heads, group = heads / s.kv_heads, offset = s.k(), together = LANES / heads;
         const i64 padded = round_up(keys, together);
         const float scale = 1.f / std::sqrt((float)s.key);
@@ -402,14 +429,8 @@ struct Runner {
             vf parts[LANES];
             for (i64 one = 0; one < together; one++) {
                 const auto *key = at(std::min(j + one, keys - 1));
-                for (i64 h = 0; h < heads; h++) {
-                    const vf *q = (const vf *)(query + h * D * LANES);
-                    const auto *k = key + h / group * D * LANES;
-                    vf sum = {};
-#pragma GCC unroll 4
-                    for (int i = 0; i < D; i++) sum = fused(q[i], load_lanes(k + i * LANES), sum);
-                    parts[one * heads + h] = sum;
-                }
+                for (i64 h = 0; h < heads; h++)
+                    parts[one * heads + h] = product_lanes<D>(query + h * D * LANES, key + h / group * D * LANES);
             }
             *(vf *)(scores + j * heads) = lane_sums(parts) * scale;
         }
@@ -426,50 +447,67 @@ struct Runner {
         sum = join_lanes(sum, heads, added);
         const vf share = 1.f / sum;
         for (i64 i = 0; i < padded * heads; i += LANES) *(vf *)(scores + i) *= share;
+        constexpr int H = sums_together(D);
         for (i64 h = 0; h < heads;) {
-            if (h + 4 <= heads && group == 1) weigh_values<D, 4>(scores, keys, h, at, offset, out), h += 4;
-            else weigh_values<D, 1>(scores, keys, h, at, offset, out), h += 1;
+            const i64 place = offset + h / group * D * LANES;
+            float *to = out + h * D * LANES;
+            if (h + H <= heads && group == 1) weigh_values<D, H>(scores + h, heads, keys, at, place, to), h += H;
+            else weigh_values<D, 1>(scores + h, heads, keys, at, place, to), h += 1;
         }
         if (own) sum_places(scores, keys, heads, 1, out, *own);
     }
 
-    // Weighted sums of the values for heads h ... h + H - 1, in registers. weights: [key][head].
+    // Weighted sums of the values of H heads, in registers. weights: of key j from j * apart on. place: of the first
+    // head's values in an entry. out: [H][value].
     template <int D, int H, class At>
-    void weigh_values(const float *weights, i64 keys, i64 h, At at, i64 offset, float *out) const {
-        const i64 place = offset + h / (s.heads / s.kv_heads) * D * LANES;
+    static void weigh_values(const float *weights, i64 apart, i64 keys, At at, i64 place, float *out) {
         vf sum[H * D] = {};
-        for (i64 j = 0; j < keys; j++) {
+        for (i64 j = 0; j < keys; j++, weights += apart) {
             const auto *value = at(j) + place;
-            const float *weight = weights + j * s.heads + h;
 #pragma GCC unroll 16
-            for (int i = 0; i < H * D; i++) sum[i] = fused(weight[i / D], load_lanes(value + i * LANES), sum[i]);
+            for (int i = 0; i < H * D; i++) sum[i] = fused(weights[i / D], load_lanes(value + i * LANES), sum[i]);
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < H * D; i++) *(vf *)(out + (h * D + i) * LANES) = sum[i];
+        for (int i = 0; i < H * D; i++) *(vf *)(out + i * LANES) = sum[i];
     }
 
-    // For any widths. scores: [head][room].
-    template <class At>
-    void attend_loops(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
+    // Each head by itself: in D vectors, or in plain loops for any widths if D is 0. scores: [head][room].
+    template <int D, class At>
+    void attend_by_head(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
         const i64 group = s.heads / s.kv_heads, d = s.key, v = s.value, offset = s.k();
         const float scale = 1.f / std::sqrt((float)d);
         const i64 room = round_up(keys, LANES);
         float *scores = scratch.scores.get<float>(s.heads * room);
-        for (i64 j = 0; j < keys; j++) {
-            const auto *key = at(j);
-            for (i64 h = 0; h < s.heads; h++) {
-                float sum = 0.f;
-                for (i64 i = 0; i < d; i++) sum += query[h * d + i] * to_float(key[h / group * d + i]);
-                scores[h * room + j] = sum * scale;
+        if constexpr (D)
+            for (i64 j = 0; j < keys; j += LANES)
+                for (i64 h = 0; h < s.heads; h++) {
+                    vf parts[LANES] = {};
+                    for (i64 one = 0; one < std::min<i64>(LANES, keys - j); one++)
+                        parts[one] = product_lanes<D>(query + h * d, at(j + one) + h / group * d);
+                    *(vf *)(scores + h * room + j) = lane_sums(parts) * scale;
+                }
+        else
+            for (i64 j = 0; j < keys; j++) {
+                const auto *key = at(j);
+                for (i64 h = 0; h < s.heads; h++) {
+                    float sum = 0.f;
+                    for (i64 i = 0; i < d; i++) sum += query[h * d + i] * to_float(key[h / group * d + i]);
+                    scores[h * room + j] = sum * scale;
+                }
             }
-        }
         if (biases) add_biases(scores, keys, 1, room, biases);
         if (own) add_places(scores, keys, 1, room, query, *own);
         for (i64 h = 0; h < s.heads; h++) softmax<1>(scores + h * room, room, keys);
-        std::fill(out, out + s.heads * v, 0.f);
-        for (i64 j = 0; j < keys; j++) {
-            const auto *value = at(j) + offset;
-            for (i64 h = 0; h < s.heads; h++) add_weighted(out + h * v, value + h / group * v, scores[h * room + j], v);
+        if constexpr (D)
+            for (i64 h = 0; h < s.heads; h++)
+                weigh_values<D, 1>(scores + h * room, 1, keys, at, offset + h / group * v, out + h * v);
+        else {
+            std::fill(out, out + s.heads * v, 0.f);
+            for (i64 j = 0; j < keys; j++) {
+                const auto *value = at(j) + offset;
+                for (i64 h = 0; h < s.heads; h++)
+                    add_weighted(out + h * v, value + h / group * v, scores[h * room + j], v);
+            }
         }
         if (own) sum_places(scores, keys, 1, room, out, *own);
     }
@@ -515,20 +553,18 @@ struct Runner {
     // out: rows [value], heads * value apart.
     void weigh_rows(const float *weights, i64 wide, i64 rows, i64 begin, i64 end, const float *values, i64 step,
                     float *out) const {
-        static_assert(QUERIES == 4);
-        const auto vectors = [&](auto count) {
-            constexpr int D = decltype(count)::value;
-            switch (rows) {
-                case 1: return weigh_vectors<D, 1>(weights, wide, begin, end, values, step, out);
-                case 2: return weigh_vectors<D, 2>(weights, wide, begin, end, values, step, out);
-                case 3: return weigh_vectors<D, 3>(weights, wide, begin, end, values, step, out);
-                default: return weigh_vectors<D, 4>(weights, wide, begin, end, values, step, out);
+        const auto weigh = [&](auto count) {
+            constexpr int D = decltype(count)::value, R = sums_together(D);
+            const i64 apart = s.heads * s.value;
+            for (i64 r = 0; r < rows;) {
+                const float *from = weights + r * wide;
+                float *to = out + r * apart;
+                if (r + R <= rows) weigh_vectors<D, R>(from, wide, begin, end, values, step, to), r += R;
+                else if (R > 2 && r + 2 <= rows) weigh_vectors<D, 2>(from, wide, begin, end, values, step, to), r += 2;
+                else weigh_vectors<D, 1>(from, wide, begin, end, values, step, to), r += 1;
             }
         };
-        if (s.value == LANES) return vectors(std::integral_constant<int, 1>());
-        if (s.value == 2 * LANES) return vectors(std::integral_constant<int, 2>());
-        if (s.value == 3 * LANES) return vectors(std::integral_constant<int, 3>());
-        if (s.value == 4 * LANES) return vectors(std::integral_constant<int, 4>());
+        if (s.value % LANES == 0 && with_vectors(s.value / LANES, weigh)) return;
         for (i64 r = 0; r < rows; r++, weights += wide, out += s.heads * s.value) {
             std::fill(out, out + s.value, 0.f);
             for (i64 j = begin; j < end; j++) add_weighted(out, values + j * step, weights[j], s.value);
@@ -544,7 +580,7 @@ struct Runner {
             const float *value = values + j * step;
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
                 for (int i = 0; i < D; i++)
                     sum[r][i] = fused(weights[r * wide + j], load_lanes(value + i * LANES), sum[r][i]);
         }

@@ -23,6 +23,14 @@ constexpr int LANES = 16;
 #else
 constexpr int LANES = 8;
 #endif
+// Vectors that a loop can keep in registers beside what it reads.
+#if defined(__AVX512F__) || defined(__wasm__)
+constexpr int SUMS = 24;
+#elif defined(__AVX2__) || defined(__ARM_NEON)
+constexpr int SUMS = 12;
+#else
+constexpr int SUMS = 6;
+#endif
 typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef u32 vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
