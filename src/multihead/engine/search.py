@@ -7,9 +7,9 @@ hypotheses whose probabilities differ less than that, the other one may win. bfl
 embeddings once, and the inputs of products; sums are float32, those of integers exact. The decoder's keys and values
 are then stored in bfloat16.
 
-engine/native/ computes a step (network.h, products.h). `engine.ensemble` lets several models search as one, and
-`engine.drafting` lets a small model guess what a large one then checks. Other searches, restrictions, other networks
-and devices are left to `multihead.decoding`.
+engine/native/ computes a step (network.h, attention.h, products.h). `engine.ensemble` lets several models search as
+one, and `engine.drafting` lets a small model guess what a large one then checks. Other searches, restrictions, other
+networks and devices are left to `multihead.decoding`.
 """
 
 from __future__ import annotations

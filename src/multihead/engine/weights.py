@@ -1,8 +1,8 @@
 """What the compiled search needs: its C++ library and a model's weights.
 
 `native/decoding.cpp` holds the search (queue, threads, hypotheses), `network.h` computes a step and `next_symbols.h`
-the best symbols; `products.h`, `operands.h` and `tiles.h` multiply matrices in each precision, with what `vectors.h`
-has for every processor.
+the best symbols. The network of `model.h` is made of the attention of `attention.h` and of products: `products.h`,
+`operands.h` and `tiles.h` multiply matrices in each precision, with what `vectors.h` has for every processor.
 `multihead.kernels.native` builds them, and `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
@@ -34,8 +34,8 @@ Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
 _FILES = (
-    *("decoding.cpp", "next_symbols.h", "network.h", "helper.h", "products.h", "operands.h", "tiles.h"),
-    *("buffers.h", "vectors.h"),
+    *("decoding.cpp", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h", "products.h"),
+    *("operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
 )
 _SIGNATURES = {
     "decoding_model": "ppp:p",
@@ -87,14 +87,14 @@ inputs. Embeddings are rounded like weights."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _ACTIVATIONS = get_args(Activation)
-"""In the order of network.h."""
+"""In the order of model.h."""
 
 
 class ModelWeights(NamedTuple):
     """A model as decoding.cpp takes it."""
 
     sizes: list[int]
-    """The fields of ``Sizes`` in network.h."""
+    """The fields of ``Sizes`` in model.h."""
     scales: list[float]
     tensors: list[Weight | None]
     """Contiguous float32; None for a missing bias."""

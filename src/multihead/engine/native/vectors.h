@@ -98,6 +98,28 @@ static inline float sum_of(const float *x, i64 width, const Add &add) {
     return sum;
 }
 
+#ifndef __wasm__
+// Lane i of the result is the sum of the lanes of x[i]; overwrites x. Each level halves the number of vectors.
+template <int W = LANES / 2>
+static inline vf lane_sums(vf *x) {
+    vi same, other;
+    for (int i = 0; i < LANES; i++) same[i] = i & W ? LANES + i : i, other[i] = i & W ? LANES + (i ^ W) : i ^ W;
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++)
+        x[i] = __builtin_shuffle(x[i], x[i + W], same) + __builtin_shuffle(x[i], x[i + W], other);
+    if constexpr (W > 1) return lane_sums<W / 2>(x);
+    else return x[0];
+}
+#endif
+
+// Overwrites all but the first `count` of LANES scores by -1e30. Single stores before a load of the vector would delay it.
+static inline void keep_lanes(float *x, i64 count) {
+    vi lane;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    *(vf *)x = lane < (int32_t)count ? *(const vf *)x : vf{} - 1e30f;
+}
+
 // Stored numbers are float32, or bfloat16 as the upper half of a float32.
 static inline vf load_lanes(const float *from) { return *(const vf *)from; }
 static inline vf load_lanes(const uint16_t *from) {
