@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -13,6 +13,9 @@ from multihead.data.readers import scan_corpus
 from multihead.diagnosis.doctor import doctor
 from multihead.diagnosis.inputs import check_unchanged, collect_inputs
 from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
+from multihead.preparing.derived import derive
+from multihead.preparing.prepare import prepare
+from multihead.training.context import RunContext
 
 ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]
 
@@ -46,6 +49,37 @@ def test_what_corpora_name_is_what_is_read(tmp_path: Path) -> None:
     ]
     assert found.valid is not None
     assert (found.valid.source.name, found.valid.languages) == ("v.tsv", (None, "en"))
+
+
+@pytest.mark.parametrize(
+    ("form", "direction", "expected"),
+    [
+        ("files", "reverse", [("train.en", "train.de", None)]),
+        ("files", "both", [("train.de", "train.en", None)]),
+        ("columns", "reverse", [("all.csv", None, ("2", "1"))]),
+        ("pairs", "reverse", []),  # nothing says that the second column is the source
+        ("pairs", "both", [("all.csv", None, None)]),
+    ],
+)
+def test_exchanged_text_is_read_in_its_own_order(
+    form: str, direction: Literal["reverse", "both"], expected: list[Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    """The text of the reverse models of `train --best`, and of its models of both ways."""
+    rows = [f"{source},{target}\n" for source, target in numbers.pairs(300, seed=5)]
+    (tmp_path / "all.csv").write_text("".join(rows), encoding="utf-8")
+    pairs = {"source": tmp_path / "all.csv", "source_language": "de", "target_language": "en"}
+    if form == "columns":
+        pairs["columns"] = ("1", "2")
+    named: dict[str, Any] = {**numbers.train} if form == "files" else {"corpus": (pairs,)}
+    text = prepare(**named, **numbers.valid, vocab_size=320, output=tmp_path / "text", say=lambda _: None)
+    derive(text, tmp_path / "new", RunContext(lambda _: None), direction=direction)
+    found = collect_inputs(None, TrainSettings(data=tmp_path / "new"), (None, None))
+    names = [(one.source.name, one.target and one.target.name, one.columns) for one in found.corpora]
+    assert names == expected
+    languages = ("de", "en") if direction == "both" else ("en", "de")
+    assert found.languages == languages
+    assert found.valid is not None
+    assert (found.valid.source.suffix[1:], found.valid.target and found.valid.target.suffix[1:]) == languages
 
 
 @pytest.mark.parametrize("form", ["two files", "pairs"])

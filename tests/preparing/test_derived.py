@@ -10,6 +10,7 @@ import pytest
 from multihead.data.store import TokenStore
 from multihead.errors import DataError, Interrupted
 from multihead.planning.corpus_settings import CorpusSettings
+from multihead.planning.settings import are_twins
 from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest
@@ -72,6 +73,7 @@ def test_text_of_both_directions_is_the_text_and_then_the_exchanged_text(numbers
         assert rows(getattr(both.train, side)) == rows(getattr(text.train, side)) + rows(getattr(back.train, side))
         assert rows(getattr(both.valid, side)) == rows(getattr(text.valid, side))
     assert [corpus.pairs for corpus in both.config.corpora] == 2 * [len(text.train)]
+    assert are_twins(both.config.corpora) == [False, True]
     assert both.config.pairs == len(both.train)
 
 

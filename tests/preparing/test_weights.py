@@ -216,18 +216,19 @@ def test_processes_know_the_divisor_of_the_whole_batch(faulty, numbers, tmp_path
 
 
 def test_lines_of_several_corpora_follow_one_another() -> None:
-    """A corpus that is read both ways has its lines once."""
+    """A corpus that is read both ways has its lines once, and one whose sides were exchanged its own."""
 
     def record(name: str, lines: int, pairs: int, *, backwards: bool = False) -> CorpusRecord:
         files = [TextFile(path=f"{name}.{code}", sha256=name + code, lines=lines) for code in ("de", "en")]
         return CorpusRecord(files=tuple(files[::-1] if backwards else files), pairs=pairs, reversed=backwards)
 
-    corpora = [record("a", 10, 9), record("a", 10, 8, backwards=True), record("b", 5, 5), record("c", 2, 1)]
+    corpora = [record("a", 10, 9), record("a", 10, 8, backwards=True), record("b", 5, 5, backwards=True)]
+    corpora.append(record("c", 2, 1))
     found = lines_per_corpus(corpora)
     assert [(one.start, one.pairs, one.reversed) for one in found] == [
         (0, 9, False),
         (0, 8, True),
-        (10, 5, False),
+        (10, 5, True),
         (15, 1, False),
     ]
 

@@ -31,6 +31,7 @@ from multihead.planning.settings import (
     DataConfig,
     TextFile,
     TrainSettings,
+    are_twins,
     holds_pairs,
     read_begun_run,
 )
@@ -122,7 +123,7 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
         test=file_pair(*test, "test"),
         missing_files=() if corpora else inputs.missing_files,
     )
-    if run is None and settings.from_model is None and not inputs.corpora:
+    if not (run or settings.from_model or settings.data or inputs.corpora):
         raise ConfigurationError(
             "nothing to check: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
@@ -149,8 +150,11 @@ def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair |
 
 def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
     """The text that a run or a prepared folder was made from, as far as it still exists."""
-    records = [_recorded_files(record) for record in data.corpora if not record.reversed]
-    valid = None if data.valid is None else _recorded_files(data.valid)
+    twins = are_twins(data.corpora)
+    recorded = [one for one, is_twin in zip(data.corpora, twins, strict=True) if not is_twin and _is_readable(one)]
+    records = [_recorded_files(record) for record in recorded]
+    valid_record = data.valid if data.valid and _is_readable(data.valid) else None
+    valid = None if valid_record is None else _recorded_files(valid_record)
     every = [path for files in (*records, *([valid] if valid else [])) for path in files.files]
     missing = [path for path in every if not path.exists() and url_of(path) is None]
     return DiagnosisInputs(
@@ -159,8 +163,13 @@ def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInpu
         None if valid is None or {*valid.files} & {*missing} else valid,
         languages=(data.source_language, data.target_language),
         missing_files=tuple(map(str, missing)),
-        records=(*(one for one in data.corpora if not one.reversed), *([data.valid] if data.valid else [])),
+        records=(*recorded, *([valid_record] if valid_record else [])),
     )
+
+
+def _is_readable(record: CorpusRecord) -> bool:
+    """Whether a record says which side is the source: a file of pairs whose sides were exchanged has no such order."""
+    return not record.reversed or len(record.files) > 1 or record.columns is not None
 
 
 def _recorded_files(record: CorpusRecord) -> FilePair:

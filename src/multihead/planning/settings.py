@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -261,11 +261,34 @@ class CorpusRecord(Settings):
     """The columns or keys that were read, if its settings name them."""
 
     reversed: bool = False
-    """Whether the files are named in the other order than they were given in, since the corpus is read both ways."""
+    """Whether the files are named in the other order than they were given in: the corpus is read both ways, or its
+    sides were exchanged."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         return without_unset(write(self), self.optional)
+
+    @property
+    def content(self) -> frozenset[tuple[str, str]]:
+        """What its files are, whichever is the source."""
+        return frozenset((file.path, file.sha256) for file in self.files)
+
+    def exchanged(self) -> CorpusRecord:
+        """The record of the same pairs with their sides exchanged."""
+        changes = {
+            "files": self.files[::-1],
+            "columns": self.columns and self.columns[::-1],
+            "source_language": self.target_language,
+            "target_language": self.source_language,
+            "reversed": not self.reversed,
+        }
+        return self.model_copy(update=changes)
+
+
+def are_twins(corpora: Sequence[CorpusRecord]) -> list[bool]:
+    """Which corpora are the files of another one, read in the other direction."""
+    forward = {corpus.content for corpus in corpora if not corpus.reversed}
+    return [corpus.reversed and corpus.content in forward for corpus in corpora]
 
 
 class DirectionRecord(Settings):

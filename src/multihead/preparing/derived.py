@@ -102,7 +102,8 @@ def _copy_train(
         writer.append(sources, targets, train.lines[chosen].tolist())
     for corpus in text.config.corpora:
         own = np.searchsorted(indices, (start, start + corpus.pairs))
-        corpora.append(corpus.model_copy(update={"pairs": int(own[1] - own[0])}))
+        record = corpus.exchanged() if exchanged else corpus
+        corpora.append(record.model_copy(update={"pairs": int(own[1] - own[0])}))
         start += corpus.pairs
     return tuple(corpora)
 
@@ -131,6 +132,7 @@ def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: 
             "source_language": source,
             "target_language": target,
             "corpora": corpora,
+            "valid": config.valid.exchanged() if config.valid and exchanged else config.valid,
             "pairs": sum(corpus.pairs for corpus in corpora),
             "order": usual_order(sum(corpus.pairs for corpus in corpora)),
             "left_out": sum(corpus.left_out for corpus in corpora),

@@ -15,7 +15,7 @@ from multihead.data.readers import format_of
 from multihead.data.side_store import LinesOfPairs, LinesPerCorpus
 from multihead.data.text_files import open_text, scan, split_lines
 from multihead.errors import ConfigurationError, DataError
-from multihead.planning.settings import CorpusRecord, TextFile
+from multihead.planning.settings import CorpusRecord, TextFile, are_twins
 from multihead.preparing.corpora import TextFiles, corpus_record
 from multihead.preparing.prepared import PreparedText
 
@@ -47,7 +47,8 @@ def check_side_file(
         DataError: it cannot be read, a line is wrong, or it has more or fewer lines than the corpora.
         ConfigurationError: a corpus is of a format in which a pair is not a line.
     """
-    corpora = [corpus for corpus in corpora_of(text) if not corpus.reversed]
+    every = corpora_of(text)
+    corpora = [corpus for corpus, is_twin in zip(every, are_twins(every), strict=True) if not is_twin]
     for corpus in corpora:
         if format_of(corpus.files[0].path) not in _BY_LINE:
             raise ConfigurationError(
@@ -89,15 +90,12 @@ def lines_of_pairs(prepared: PreparedText) -> LinesOfPairs:
 
 
 def lines_per_corpus(corpora: Sequence[CorpusRecord]) -> list[LinesPerCorpus]:
-    """Where the lines of each corpus begin; those of a reversed corpus are those of the same files, read forwards."""
-    counts = [0 if corpus.reversed else corpus.files[0].lines for corpus in corpora]
-    starts = [0, *accumulate(counts)]
-    forward = {_key(corpus): start for corpus, start in zip(corpora, starts, strict=False) if not corpus.reversed}
+    """Where the lines of each corpus begin; a corpus that is read both ways has its lines once."""
+    twins = are_twins(corpora)
+    counts = [0 if is_twin else corpus.files[0].lines for corpus, is_twin in zip(corpora, twins, strict=True)]
+    rows = list(zip(corpora, twins, accumulate(counts, initial=0), strict=False))
+    begins = {corpus.content: start for corpus, is_twin, start in rows if not is_twin}
     return [
-        LinesPerCorpus(corpus.pairs, forward[_key(corpus)] if corpus.reversed else start, corpus.reversed)
-        for corpus, start in zip(corpora, starts, strict=False)
+        LinesPerCorpus(corpus.pairs, begins[corpus.content] if is_twin else start, corpus.reversed)
+        for corpus, is_twin, start in rows
     ]
-
-
-def _key(corpus: CorpusRecord) -> frozenset[tuple[str, str]]:
-    return frozenset((file.path, file.sha256) for file in corpus.files)
