@@ -24,12 +24,12 @@ constexpr int LANES = 16;
 constexpr int LANES = 8;
 #endif
 // Vectors that a loop can keep in registers beside what it reads.
-#if defined(__AVX512F__) || defined(__wasm__)
+#if defined(__AVX512F__)
 constexpr int SUMS = 24;
 #elif defined(__AVX2__) || defined(__ARM_NEON)
 constexpr int SUMS = 12;
-#else
-constexpr int SUMS = 6;
+#else  // each is two registers of 16, or four in a browser
+constexpr int SUMS = 4;
 #endif
 typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
