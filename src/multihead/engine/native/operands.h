@@ -21,7 +21,7 @@
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
 #define MATRIX_UNIT  // Intel's AMX
 #endif
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__x86_64__) && !defined(__AVX512F__)
 #define BYTE_PAIRS  // products of 16-bit numbers in pairs, the widest integer products that are exact
 #endif
 
@@ -29,7 +29,12 @@ namespace gemm {
 
 enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
-constexpr int ROWS = 6, VECTORS = LANES / 4;  // whose sums a product keeps in registers
+// Rows and vectors whose sums a product keeps in registers.
+#if defined(__x86_64__) && !defined(__AVX2__)
+constexpr int ROWS = 6, VECTORS = 1;
+#else
+constexpr int ROWS = 6, VECTORS = LANES / 4;
+#endif
 constexpr i64 PANEL = 64;  // columns
 #ifdef BYTE_PAIRS
 constexpr i64 STRIP = 16;  // columns of a panel that lie side by side: those that several rows take at a time

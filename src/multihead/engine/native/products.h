@@ -14,7 +14,7 @@
 namespace gemm {
 
 // Sums are kept in registers of WIDE numbers.
-#ifdef __aarch64__  // where g++ keeps every longer vector in memory
+#if defined(__aarch64__) || (defined(__x86_64__) && !defined(__AVX2__))  // where g++ keeps longer vectors in memory
 constexpr int WIDE = 4;
 #else
 constexpr int WIDE = LANES;
@@ -56,23 +56,29 @@ struct Dot<BFLOAT16> : WholeWords {
 };
 
 #ifdef BYTE_PAIRS
+typedef short rs __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
+
+#ifdef __AVX2__
+static inline ri pairs_of(rs x, rs w) { return (ri)_mm256_madd_epi16((__m256i)x, (__m256i)w); }
+#else
+static inline ri pairs_of(rs x, rs w) { return (ri)_mm_madd_epi16((__m128i)x, (__m128i)w); }
+#endif
+
 template <>
 struct Dot<INT8> {
     typedef ri Sums;
     struct Pairs {  // bytes of words in 16 bits each
-        __m256i first, last;
+        rs first, last;
     };
     static constexpr int32_t ADDED = 0;
-    static inline Pairs left(const u32 *x, i64 k) {
-        return {_mm256_set1_epi32((int)x[2 * k]), _mm256_set1_epi32((int)x[2 * k + 1])};
-    }
+    static inline Pairs left(const u32 *x, i64 k) { return {(rs)(x[2 * k] + ru{}), (rs)(x[2 * k + 1] + ru{})}; }
     static inline Pairs load(const u32 *w) {
-        const __m256i word = _mm256_loadu_si256((const __m256i *)w);
-        return {_mm256_and_si256(word, _mm256_set1_epi16(255)), _mm256_srai_epi16(word, 8)};
+        const rs word = *(const rs *)w;
+        return {word & 255, word >> 8};
     }
     static inline ri add(ri sum, Pairs x, Pairs w) {
-        sum += (ri)_mm256_madd_epi16(x.first, w.first);
-        return sum + (ri)_mm256_madd_epi16(x.last, w.last);
+        sum += pairs_of(x.first, w.first);
+        return sum + pairs_of(x.last, w.last);
     }
 };
 #else

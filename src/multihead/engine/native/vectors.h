@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
-#ifdef __AVX2__
+#ifdef __x86_64__
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
