@@ -65,8 +65,8 @@ STUDENT_DROPOUT = 0.1
 """A student's dropout: the predictions of its teachers keep it from memorizing the text (docs/lab-notes.md, "Dropout
 and epochs")."""
 STUDENT_BPE_DROPOUT = 0.1
-"""A student's BPE-dropout, of the source: it reads each sentence in other subwords in each epoch (docs/lab-notes.md,
-"Two students")."""
+"""The second student's BPE-dropout, of the source: it reads each sentence in other subwords in each epoch, the first
+one does not, and so they differ more (docs/lab-notes.md, "Two students")."""
 SMALL_DROPOUT = 0.0
 """The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
 for an hour")."""

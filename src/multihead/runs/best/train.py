@@ -299,17 +299,19 @@ class BestRun:
         """What a training does not have from the user.
 
         The learning rate of both ways stays constant, and that of the models that begin there falls. The first student
-        begins as the best forward model, the second as the next, and they have a lower rate.
+        begins as the best forward model, the second as the next, and they have a lower rate. The second one reads other
+        subwords, so that the two differ more.
         """
         free = self._settings.schedule is None
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
         if self._folder / name in self._students:
+            place = self._students.index(self._folder / name)
             return {
                 "teacher": tuple(self._forward),
-                **self._student_settings(self._students.index(self._folder / name)),
+                **self._student_settings(place),
                 **self._less_dropout(plan.STUDENT_DROPOUT),
-                **self._other_cuts(),
+                **(self._other_cuts() if place else {}),
             }
         if name == plan.SMALL:
             own = self._narrow_sizes()  # of a new network, planned like any other; they override a preset's
@@ -331,7 +333,7 @@ class BestRun:
         return own
 
     def _other_cuts(self) -> dict[str, float]:
-        """The BPE-dropout of a student, unless the user gave one or the vocabulary has no merges."""
+        """The BPE-dropout of the second student, unless the user gave one or the vocabulary has no merges."""
         free = self._settings.bpe_dropout is None and has_merges(self._text().source_tokenizer)
         return {"bpe_dropout": plan.STUDENT_BPE_DROPOUT} if free else {}
 
