@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -42,5 +43,8 @@ def test_nothing_of_an_old_model_stays(trained: Path, servers: Servers, translat
         del now
         asyncio.run_coroutine_threadsafe(serving.scheduler.load_model(), serving.loop).result(30)
         assert serving.client.get("/info").json["generation"] == number
+        waiting = time.monotonic() + 10
+        while any(one() is not None for one in old) and time.monotonic() < waiting:  # a thread may hold it still
+            time.sleep(0.01)
         assert [one() for one in old] == [None] * len(old)
     assert len(threads) == 1
