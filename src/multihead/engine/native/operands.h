@@ -29,12 +29,7 @@ namespace gemm {
 
 enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
-// Rows and vectors whose sums a product keeps in registers.
-#if defined(__x86_64__) && !defined(__AVX2__)
-constexpr int ROWS = 6, VECTORS = 1;
-#else
-constexpr int ROWS = 6, VECTORS = LANES / 4;
-#endif
+constexpr int ROWS = 6;  // whose sums a product keeps in registers
 constexpr i64 PANEL = 64;  // columns
 #ifdef BYTE_PAIRS
 constexpr i64 STRIP = 16;  // columns of a panel that lie side by side: those that several rows take at a time

@@ -13,11 +13,13 @@
 
 namespace gemm {
 
-// Sums are kept in registers of WIDE numbers.
-#if defined(__aarch64__) || (defined(__x86_64__) && !defined(__AVX2__))  // where g++ keeps longer vectors in memory
-constexpr int WIDE = 4;
+// Sums are kept in registers of WIDE numbers: those of VECTORS * LANES columns.
+#if defined(__x86_64__) && !defined(__AVX2__)  // 16 registers, and g++ keeps every longer vector in memory
+constexpr int WIDE = 4, VECTORS = 1;
+#elif defined(__aarch64__)  // where it does so, too
+constexpr int WIDE = 4, VECTORS = LANES / 4;
 #else
-constexpr int WIDE = LANES;
+constexpr int WIDE = LANES, VECTORS = LANES / 4;
 #endif
 typedef float rf __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
 typedef int32_t ri __attribute__((vector_size(WIDE * 4), aligned(4), may_alias));
