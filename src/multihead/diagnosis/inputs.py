@@ -31,9 +31,9 @@ from multihead.planning.settings import (
     DataConfig,
     TextFile,
     TrainSettings,
-    are_twins,
     holds_pairs,
     read_begun_run,
+    without_twins,
 )
 from multihead.preparing.prepared import folder_here, read_manifest
 from multihead.text.languages import Languages as ModelLanguages
@@ -150,8 +150,7 @@ def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair |
 
 def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
     """The text that a run or a prepared folder was made from, as far as it still exists."""
-    twins = are_twins(data.corpora)
-    recorded = [one for one, is_twin in zip(data.corpora, twins, strict=True) if not is_twin and _is_readable(one)]
+    recorded = [record for record in without_twins(data.corpora) if _is_readable(record)]
     records = [_recorded_files(record) for record in recorded]
     valid_record = data.valid if data.valid and _is_readable(data.valid) else None
     valid = None if valid_record is None else _recorded_files(valid_record)

@@ -291,6 +291,11 @@ def are_twins(corpora: Sequence[CorpusRecord]) -> list[bool]:
     return [corpus.reversed and corpus.content in forward for corpus in corpora]
 
 
+def without_twins(corpora: Sequence[CorpusRecord]) -> list[CorpusRecord]:
+    """The corpora whose files are not those of another one."""
+    return [corpus for corpus, is_twin in zip(corpora, are_twins(corpora), strict=True) if not is_twin]
+
+
 class DirectionRecord(Settings):
     """A direction of a model that has several."""
 

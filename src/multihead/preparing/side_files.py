@@ -15,7 +15,7 @@ from multihead.data.readers import format_of
 from multihead.data.side_store import LinesOfPairs, LinesPerCorpus
 from multihead.data.text_files import open_text, scan, split_lines
 from multihead.errors import ConfigurationError, DataError
-from multihead.planning.settings import CorpusRecord, TextFile, are_twins
+from multihead.planning.settings import CorpusRecord, TextFile, are_twins, without_twins
 from multihead.preparing.corpora import TextFiles, corpus_record
 from multihead.preparing.prepared import PreparedText
 
@@ -47,8 +47,7 @@ def check_side_file(
         DataError: it cannot be read, a line is wrong, or it has more or fewer lines than the corpora.
         ConfigurationError: a corpus is of a format in which a pair is not a line.
     """
-    every = corpora_of(text)
-    corpora = [corpus for corpus, is_twin in zip(every, are_twins(every), strict=True) if not is_twin]
+    corpora = without_twins(corpora_of(text))
     for corpus in corpora:
         if format_of(corpus.files[0].path) not in _BY_LINE:
             raise ConfigurationError(
