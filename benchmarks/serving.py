@@ -160,7 +160,8 @@ def fuzz(served: Served, size: str, requests: int, rounds: int) -> list[dict[str
     levels = ", ".join(f"{turn['memory'] / 2**20:,.0f}" for turn in turns)
     print(f"{size}: {levels} MiB of memory after each {requests:,} requests, three in four bad")
     growth = _growth(turns[-2], turns[-1])
-    return [{"case": f"{size}: {requests} requests, three in four bad", **turns[-1], "growth": growth}]
+    sums = {name: sum(turn[name] for turn in turns) for name in ("wrong", "malformed", "left")}
+    return [{"case": f"{size}: {requests} requests, three in four bad", **turns[-1], **sums, "growth": growth}]
 
 
 def kill(served: Served, size: str, rounds: int) -> list[dict[str, Any]]:
@@ -176,7 +177,7 @@ def _growth(first: dict[str, Any], last: dict[str, Any]) -> float:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print a table."""
-    heads = ("a second", "a CPU-s", "p50 ms", "p99 ms", "wrong", "growth")
+    heads = ("a second", "a CPU-s", "p50 ms", "p99 ms", "wrong", "malformed", "growth")
     print(f"{'':44}" + "".join(f"{head:>10}" for head in heads) + "  statuses")
     for row in rows:
         worked = row["done"] / row["cpu"] if row["cpu"] else None
@@ -184,7 +185,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         shown = "".join("         -" if number is None else f"{number:10,.1f}" for number in numbers)
         growth = f"{row['growth']:10.1%}" if "growth" in row else "         -"
         statuses = {**row["statuses"], **{f"bad {status}": n for status, n in row.get("bad", {}).items()}}
-        print(f"{row['case']:44}{shown}{row['wrong'] + row.get('malformed', 0):10}{growth}  {statuses}")
+        print(f"{row['case']:44}{shown}{row['wrong']:10}{row.get('malformed', 0):10}{growth}  {statuses}")
 
 
 def verdict(rows: list[dict[str, Any]], model: str) -> None:

@@ -188,7 +188,7 @@ class Load:
                     await connection.send(body, path, kind)
                     status, headers, content = await connection.receive()
                     bad.statuses[str(status)] += 1
-                    bad.wrong += not _is_documented(status, headers, content)
+                    bad.wrong += not _is_documented(kind, status, headers, content)
                 except (OSError, EOFError):
                     bad.statuses["broken"] += 1
                     connection.close()
@@ -230,12 +230,16 @@ def _body(text: str) -> bytes:
     return json.dumps({"text": text}).encode()
 
 
-def _is_documented(status: int, headers: dict[str, str], body: bytes) -> bool:
-    """Whether a response has the documented form; status 500 is never accepted."""
+def _is_documented(kind: str, status: int, headers: dict[str, str], body: bytes) -> bool:
+    """Whether a response has the documented form; status 500 is never accepted.
+
+    A form is a request to the routes of LibreTranslate, whose errors are a message alone.
+    """
     if status == 200:
         return headers["content-type"].startswith(("application/json", "text/event-stream"))
     content = json.loads(body)
-    formed = set(content) == {"error", "message"} and b"Traceback" not in body and b".py" not in body
+    fields = [{"error", "message"}, {"error"}] if kind.startswith("multipart/") else [{"error", "message"}]
+    formed = set(content) in fields and b"Traceback" not in body and b".py" not in body
     return formed and status in (400, 404, 405, 413, 415, 422, 429)
 
 
