@@ -83,6 +83,14 @@ def test_the_last_checkpoints_of_a_run(run, tmp_path, which, part):
         assert torch.equal(tensor, (sum(p[name].double() for p in parts) / 3).float())
 
 
+def test_the_end_of_a_run_as_a_model(run, tmp_path):
+    quiet(run, last=1, weights="average", output=tmp_path / "end")
+    end, found = load_file(run / "checkpoints/00000008/average.safetensors"), weights(tmp_path / "end")
+    assert found.keys() == end.keys()
+    assert all(torch.equal(tensor, end[name]) for name, tensor in found.items())
+    assert f"The weights by multihead {__version__}: {run}, update 8" in (tmp_path / "end/README.md").read_text()
+
+
 def test_order_does_not_matter_beyond_rounding(run, tmp_path):
     runs = [run, shutil.copytree(run, tmp_path / "other")]
     for place, folders in enumerate((runs, runs[::-1])):
@@ -160,7 +168,6 @@ def test_another_dropout_does_not_matter(run, numbers, tmp_path):
     ("folders", "options", "error", "said"),
     [
         (["run"], {}, ConfigurationError, "the mean of one model is that model"),
-        (["run"], {"last": 1}, ConfigurationError, "the mean of one model is that model"),
         (["run"], {"last": 0}, ConfigurationError, "last is 0"),
         (["run", "run"], {"weights": "average"}, ConfigurationError, "give last, too"),
         (["run/best"], {"last": 2}, FormatError, "is a model, not a run"),

@@ -15,6 +15,7 @@ valid. A writer that starts where another one was stopped goes on there. `prepar
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.data.store import Int64
 from multihead.errors import FormatError
-from multihead.files import force, fsync, remove, replace, write_chunks, write_errors, write_text
+from multihead.files import atomic_folder, force, fsync, remove, replace, write_chunks, write_errors, write_text
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.sealed import open_folder, parse_json, read_file, seal
 
@@ -97,6 +98,28 @@ class SoftStore:
                 raise FormatError(f"{folder.path / _IDS}: symbols that are not in the vocabulary; {_REMEDY}")
             probabilities = folder.mapped(_PROBABILITIES, _TYPE, count)
             return cls(ids.reshape(shape), probabilities.reshape(shape), lengths)
+
+    @classmethod
+    def copy(cls, run: Path, other: Path, expected: SoftDescription, lengths: Int64, vocabulary: int) -> bool:
+        """Copy the store in the folder of another run; returns whether it is intact and made from the same.
+
+        Args:
+            run: the run folder that gets the copy.
+            other: the run folder that may have a store.
+            expected: what the store is made from.
+            lengths: positions of each pair.
+            vocabulary: its number of symbols.
+
+        Raises:
+            SurroundingsError: the copy cannot be written.
+        """
+        try:
+            cls.open(other, expected, lengths, vocabulary)
+        except FormatError:
+            return False
+        with atomic_folder(run / FOLDER) as draft:
+            shutil.copytree(other / FOLDER, draft, dirs_exist_ok=True)
+        return True
 
     def gather(self, indices: Int64, weight: float) -> SoftTargets:
         """The soft targets of the pairs at ``indices``, position after position."""

@@ -1,10 +1,11 @@
-"""Compute what teachers predict in the training text, once for a run.
+"""Compute what teachers predict in the training text, once.
 
 Word-level knowledge distillation (Kim and Rush 2016, "Sequence-level knowledge distillation", section 3.1): at each
 target position, a student learns the distribution that its teachers predict after the same words. That is the mean of
 the teachers' probabilities. Teachers do not change, so their distributions are computed before the first update, once
 for all epochs, and kept in the run folder (`data.soft_store`): the `SYMBOLS` most probable symbols of each position.
-What they leave is spread over the vocabulary, as label smoothing taught the teachers to spread it.
+What they leave is spread over the vocabulary, as label smoothing taught the teachers to spread it. Other students of
+the same teachers copy the folder.
 
 A run that is stopped meanwhile goes on where it was: chunks of pairs are written one after the other. With several
 processes, they compute chunks in turn, and the first one writes. The loss is in `kernels.soft_targets`.
@@ -78,7 +79,7 @@ def with_soft_targets(batch: Batch, store: SoftStore, weight: float) -> Batch:
 
 
 def soft_targets(folder: Path, config: RunConfig, prepared: PreparedText, context: RunContext) -> SoftStore:
-    """The soft targets of a run; they are computed by all processes if the run folder has none yet.
+    """The soft targets of a run; all processes compute them if neither it nor ``context.soft_targets_of`` has them.
 
     Args:
         folder: the run folder.
@@ -95,7 +96,17 @@ def soft_targets(folder: Path, config: RunConfig, prepared: PreparedText, contex
     lengths, vocabulary = prepared.train.target.lengths.astype(np.int64) + 1, len(prepared.target_tokenizer)
     weights, symbols = tuple(teacher.weights for teacher in config.teachers), min(SYMBOLS, vocabulary)
     description = SoftDescription.of(weights, symbols, vocabulary, lengths)
-    if not context.processes.broadcast((folder / FOLDER).is_dir() if context.processes.is_first else None):
+
+    def stored() -> bool:
+        other = context.soft_targets_of
+        if (folder / FOLDER).is_dir() or other is None:
+            return (folder / FOLDER).is_dir()
+        copied = SoftStore.copy(folder, other, description, lengths, vocabulary)
+        if copied:
+            context.say(f"what the teachers predict is copied from {other}")
+        return copied
+
+    if not context.processes.broadcast(stored() if context.processes.is_first else None):
         _compute(folder, config, prepared, description, context)
     return SoftStore.open(folder, description, lengths, vocabulary)
 

@@ -48,7 +48,7 @@ def average(
     Args:
         *folders: runs or model folders; of a run its best model is used, unless ``last`` is given.
         output: a new or empty folder.
-        last: use this many of the newest checkpoints of each run instead.
+        last: use this many of the newest checkpoints of each run instead; 1 gives the end of a run as a model.
         weights: which weights of a checkpoint to use: "trained" (the default) or "average".
         say: called with a line that names the averaged models.
 
@@ -56,7 +56,7 @@ def average(
         The model folder.
 
     Raises:
-        ConfigurationError: sizes or subwords differ, there are fewer than two models, or the output folder is in use.
+        ConfigurationError: sizes or subwords differ, one model alone is named, or the output folder is in use.
         FormatError: a folder is neither a run nor a model.
     """
     output = Path(output)
@@ -70,13 +70,13 @@ def average(
     for path, bundle in zip(paths[1:], given[1:], strict=True):
         _check_same_shape(paths[0], given[0], path, bundle)
     sources = [s for p, b in zip(paths, given, strict=True) for s in _sources(p, b, last, weights or "trained")]
-    if len(sources) < 2:
+    if len(sources) < 2 and last is None:
         raise ConfigurationError("the mean of one model is that model: name several, or --last NUMBER of a run")
     copy_into(dict(given[0].model.named_parameters()), mean(source.read() for source in sources))
     names = "; ".join(source.name for source in sources)
-    made_by = f"The mean of {len(sources)} models by multihead {version('multihead')}: {names}."
-    save_bundle(output, given[0], {"mean_of": names}, made_by)
-    say(f"{output}: the mean of {names}")
+    what = "The weights" if len(sources) == 1 else f"The mean of {len(sources)} models"
+    save_bundle(output, given[0], {"mean_of": names}, f"{what} by multihead {version('multihead')}: {names}.")
+    say(f"{output}: {'the weights' if len(sources) == 1 else 'the mean'} of {names}")
     return output
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from multihead.data.order import Array
@@ -34,6 +35,8 @@ class RunContext:
     """The processes that train this run together: ``training.parallel.join_processes()``."""
     parallel: Combination | None = None
     """How they combine their gradients; None = by rule."""
+    soft_targets_of: Path | None = None
+    """Another run of the same text and teachers: its stored soft targets are copied rather than computed again."""
     started: float = field(default_factory=time.monotonic)
     """When the command or call began, by `time.monotonic`: its budget counts from there."""
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
@@ -23,7 +24,8 @@ from multihead.judging import error_rate_training, tune
 from multihead.lines.translate_shards import Models
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import journal, shards
-from multihead.runs.best.comparison import compare_uses
+from multihead.runs.best import train as best_train
+from multihead.runs.best.comparison import compare_uses, measure_alone
 from multihead.runs.best.plan import (
     FALLING_RATE,
     STUDENT_BPE_DROPOUT,
@@ -39,6 +41,7 @@ from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
 from multihead.serving.uses import read_uses
 from multihead.text.languages import Direction, Languages
+from multihead.training import trainer
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -167,9 +170,10 @@ def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
     assert len(ensemble.translate(["eins"])) == 1
 
 
-def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(whole: Path) -> None:
+def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(wishes: dict[str, Any], whole: Path) -> None:
+    valid = [Path(wishes[f"valid_{side}"]).read_text(encoding="utf-8").splitlines() for side in ("source", "target")]
     scores = {
-        name: json.loads((whole / name / "best/metrics.json").read_text())["bleu"]
+        name: measure_alone(whole / name / "best", (valid[0], valid[1]), "en", lambda _: None)
         for name in ("forward-1", "forward-2", "forward-3")
     }
     run, uses = (json.loads((whole / name).read_text()) for name in ("small/run.json", "uses.json"))
@@ -287,6 +291,35 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
     members = {found["model"], *(Path(flag).name for flag in ensemble["flags"] if not flag.startswith("--"))}
     assert members == {"student", "student-2"}
+
+
+def test_the_end_of_a_student_counts_if_it_translates_better(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first student's is, the second's is not; what the teachers predict is computed once."""
+    ends = iter([1.0, -1.0])
+
+    def measured(model: Path, *_: Any) -> float:
+        return next(ends) if model.name == "model" else 0.0
+
+    monkeypatch.setattr(best_train, "measure_alone", measured)
+    monkeypatch.setattr(trainer.RunState, "is_better", lambda state, *_: state.best_score is None)
+    folder, said = tmp_path / "run", list[str]()
+    short = {"shared_vocabulary": False, "updates": 2, "validate_every": 1}
+    learn(folder, **{**wishes, **short}, say=said.append)
+    found = json.loads((folder / "uses.json").read_text())
+    assert found["model"] == "student"
+    assert numbers.contents(folder / "best") == numbers.contents(folder / "student-end")
+    end = load_file(folder / "student/checkpoints/00000002/average.safetensors")
+    weights = load_file(folder / "best/model.safetensors")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in end.items())
+    assert not (folder / "student-2-end").exists()
+    (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
+    assert ensemble["flags"] == ["--with", str(folder / "student-2")]
+    assert sum("teachers predict at" in line for line in said) == 1
+    assert sum("teachers predict is copied" in line for line in said) == 1
+    stores = [numbers.contents(folder / name / "teachers") for name in ("student", "student-2")]
+    assert stores[0] == stores[1]
 
 
 def test_the_flags_of_each_use_give_its_validation_score(

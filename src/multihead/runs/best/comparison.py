@@ -23,6 +23,10 @@ _BEAM = 12
 """Candidates for the reverse model; 5, the usual width, leave it little to choose from."""
 
 
+Pairs = tuple[Sequence[str], Sequence[str]]
+"""Sources and references."""
+
+
 @dataclass(frozen=True)
 class Use:
     """A way to translate with the models of a run.
@@ -49,7 +53,7 @@ def compare_uses(
     model: Path,
     others: Sequence[Path],
     reverse: Sequence[Path],
-    valid: tuple[Sequence[str], Sequence[str]],
+    valid: Pairs,
     language: str | None,
     found: Callable[[Use], None],
     progress: Callable[[int], None],
@@ -61,7 +65,7 @@ def compare_uses(
         model: the model that translates alone.
         others: the further members of an ensemble.
         reverse: models of the opposite direction; without any, nothing is chosen.
-        valid: sources and references of the validation set.
+        valid: the validation set.
         language: of the references, for BLEU's tokenization.
         found: called with each use as soon as it is measured.
         progress: called with the number of newly translated sentences; it may raise, to stop.
@@ -99,7 +103,7 @@ def compare_uses(
 
 def measure_alone(
     model: Path,
-    valid: tuple[Sequence[str], Sequence[str]],
+    valid: Pairs,
     language: str | None,
     progress: Callable[[int], None],
     direction: Direction | None = None,

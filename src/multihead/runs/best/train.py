@@ -8,6 +8,7 @@ A run in stages is a folder:
     text/            the prepared text; text-both/, text-reverse/ and text-more/ are made from it (`preparing.derived`)
     pairs/           what the reverse models make of further text in the target language
     forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/, small/ as well
+    student-end/     the last weights of a student, if they translate better than what its training chose
     small-start/     parts of the best model, if the small one begins as them (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
     best/            the model folder of the best student, or of the best forward model
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine
@@ -42,8 +44,9 @@ from multihead.preparing.derived import Direction, derive
 from multihead.preparing.journal import has_shards
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
+from multihead.runs.average import average
 from multihead.runs.best import plan
-from multihead.runs.best.comparison import Use, compare_uses, measure_alone
+from multihead.runs.best.comparison import Pairs, Use, compare_uses, measure_alone
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.shrink import shrink
@@ -55,7 +58,7 @@ from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
 from multihead.uses_file import NEAR, USES
 
-_STAGES, _START = "stages.jsonl", "small-start"
+_STAGES, _START, _END = "stages.jsonl", "small-start", "{}-end"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
 _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_layer")
@@ -211,6 +214,7 @@ class BestRun:
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
         self._students = [folder / name for name in plan.students_of(config)]
         self._results: dict[str, TrainResult] = {}
+        self._measured: dict[Path, float] = {}
 
     def run(self) -> TrainResult:
         """Do the stages that are left."""
@@ -259,6 +263,8 @@ class BestRun:
             derive(self._text(), self._folder / stage.name, self._context, added=self._added())
         else:
             self._results[stage.name] = self._train(stage.name, budget, began, say=self._context.say)
+            if (run := self._folder / stage.name) in self._students:
+                self._consider_end(run)
 
     def _check_stop(self) -> None:
         if (number := self._context.stop_signal()) is not None:
@@ -280,6 +286,7 @@ class BestRun:
             stop_signal=self._context.stop_signal,
             use_threads=self._context.use_threads,
             started=began,
+            soft_targets_of=next((run for run in self._students if run != output), None),
             **{**settings, "data": self._text_for(output), "output": output},
         )
 
@@ -358,9 +365,60 @@ class BestRun:
             self._results[name] = self._train(name, None, self._context.started, say=lambda _: None)
         return self._results[name]
 
+    def _consider_end(self, run: Path) -> None:
+        """Keep the last weights of a student, too, if they translate better than those that its training chose.
+
+        A student begins as the best of many validated models, by greedy search, so its first score is too high, and may
+        stay the highest though the student improves (docs/lab-notes.md, "Two students").
+        """
+        end, training = self._folder / _END.format(run.name), read_begun_run(run).training
+        if end.exists() or training.best_by != "bleu":
+            return
+        with TemporaryDirectory() as folder:
+            weights: Literal["average", "trained"] = "average" if training.average else "trained"
+            last = average(run, last=1, weights=weights, output=Path(folder) / "model", say=lambda _: None)
+            scores = self._bleu(run / "best"), self._bleu(last)
+            self._log.say(
+                f"{run.name}: validation BLEU as it translates {scores[0]:.2f}, with its last weights {scores[1]:.2f}"
+            )
+            if scores[1] > scores[0]:
+                with atomic_folder(end) as draft:
+                    shutil.copytree(last, draft, dirs_exist_ok=True)
+
+    def _model_of(self, run: Path) -> Path:
+        """The model folder of a training that is finished."""
+        end = self._folder / _END.format(run.name)
+        return end if end.exists() else run / "best"
+
+    def _bleu(self, model: Path) -> float:
+        """Validation BLEU of a model as it translates, the mean of its directions."""
+        if model not in self._measured:
+            scores = [
+                measure_alone(model, valid, language, lambda _: self._check_stop(), direction)
+                for direction, valid, language in self._validations()
+            ]
+            self._measured[model] = sum(scores) / len(scores)
+        return self._measured[model]
+
+    def _validations(
+        self,
+    ) -> Iterator[tuple[languages.Direction | None, Pairs, str | None]]:
+        """Each direction, with its part of the validation set and the language of the references."""
+        text = self._text()
+        for direction, place in text.valid_parts:
+            shown = slice(place.start, min(place.stop, place.start + max(SENTENCES // len(text.valid_parts), 1)))
+            language = text.config.target_language if direction is None else direction.target
+            yield direction, (text.valid_sources[shown], text.valid_targets[shown]), language
+
     def _by_score(self, trainings: list[Path]) -> list[Path]:
         """Trainings from the best to the worst; of equal ones, the first one first."""
-        return sorted(trainings, key=lambda path: -self._result(path.name).best_score)
+        return sorted(trainings, key=lambda path: -self._score(path))
+
+    def _score(self, run: Path) -> float:
+        """The validation score of a training: of BLEU that of its model as it translates, or what chose its model."""
+        if read_begun_run(run).training.best_by == "bleu":
+            return self._bleu(self._model_of(run))
+        return self._result(run.name).best_score
 
     def _last(self) -> Path:
         """The training whose model this run results in."""
@@ -379,7 +437,7 @@ class BestRun:
         start = self._folder / _START
         try:
             if not start.exists():
-                shrink(self._last() / "best", output=start, say=self._log.say)
+                shrink(self._model_of(self._last()), output=start, say=self._log.say)
         except ConfigurationError as error:
             self._log.say(f"there will be no small model: {error}")
             return False
@@ -418,19 +476,15 @@ class BestRun:
 
     def _finish(self) -> None:
         """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
-        last, text, sentences, uses = self._last(), self._text(), 0, list[Use]()
+        last, sentences, uses = self._last(), 0, list[Use]()
         members = self._students if len(self._students) > 1 else self._forward
         small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
-        others = [path for path in members if path != last]
-        parts = text.valid_parts
+        model, others = self._model_of(last), [self._flag_of(path) for path in members if path != last]
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
-        for direction, place in parts:
-            shown = slice(place.start, min(place.stop, place.start + max(SENTENCES // len(parts), 1)))
-            sentences += shown.stop - shown.start
-            valid = text.valid_sources[shown], text.valid_targets[shown]
-            language = text.config.target_language if direction is None else direction.target
+        for direction, valid, language in self._validations():
+            sentences += len(valid[0])
             own = compare_uses(
-                last / "best",
+                model,
                 others,
                 self._reverse_models(direction, last),
                 valid,
@@ -449,7 +503,12 @@ class BestRun:
         with atomic_file(self._folder / USES) as draft:
             write_json(draft, found)
         with atomic_folder(self._folder / plan.BEST) as draft:
-            shutil.copytree(last / "best", draft, dirs_exist_ok=True)
+            shutil.copytree(model, draft, dirs_exist_ok=True)
+
+    def _flag_of(self, run: Path) -> Path:
+        """What a flag names for the model of a training: its run, or the folder of its last weights."""
+        model = self._model_of(run)
+        return run if model == run / "best" else model
 
     def _describe_small(self, last: Path, scores: list[tuple[float, float]]) -> dict[str, Any]:
         """What uses.json says of the small model; ``scores`` are its BLEU and that of the best, in each direction."""

@@ -83,6 +83,7 @@ def train(
     use_threads: Callable[[int], None] = lambda _: None,
     processes: Processes = SINGLE_PROCESS,
     started: float | None = None,
+    soft_targets_of: Path | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a translator, or resume a run that was stopped.
@@ -96,6 +97,7 @@ def train(
         processes: the processes that train this run together, each of which calls this function:
             ``training.parallel.join_processes()``.
         started: when the budget begins, by `time.monotonic`; now if ``None``.
+        soft_targets_of: another run of the same text and teachers, whose soft targets are copied if it has them.
         **settings: fields of `TrainSettings`; ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
@@ -106,7 +108,7 @@ def train(
     given = build(TrainSettings, settings, "the settings")
     folder = work_folder.require_output(given.output)
     started = time.monotonic() if started is None else started
-    context = RunContext(say, stop_signal, use_threads, processes, given.parallel, started)
+    context = RunContext(say, stop_signal, use_threads, processes, given.parallel, soft_targets_of, started)
     kind = TranslatorRun(given, folder, context)
     try:
         return execute(kind, TrainResult)
