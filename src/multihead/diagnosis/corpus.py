@@ -236,7 +236,7 @@ class Characters:
     """Counts each character per side, with the line of its first occurrence."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros((2, 0x110000), np.int64)  # [side, code point]
+        self.counts = np.zeros((2, 0), np.int64)  # [side, code point], up to the highest one so far
         self.first: tuple[dict[int, int], dict[int, int]] = {}, {}  # per side: code point -> line
 
     def add(self, chunk: Chunk) -> None:
@@ -246,6 +246,8 @@ class Characters:
             counts = np.bincount(codes)
             there = np.flatnonzero(counts)
             new = [code for code in there.tolist() if code not in self.first[side]]
+            if (more := len(counts) - self.counts.shape[1]) > 0:
+                self.counts = np.pad(self.counts, ((0, 0), (0, more)))
             self.counts[side, : len(counts)] += counts
             if new:  # locate the line of each new character's first occurrence
                 ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))

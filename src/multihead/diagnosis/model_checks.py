@@ -291,7 +291,7 @@ def check_tokens(
 def _outside_of_symbols(tokenizer: Tokenizer, texts: Sequence[str]) -> Int64:
     """How often each character occurs in texts outside of user-defined symbols."""
     rest = "".join(map(partial(pattern_of(tokenizer.symbols).sub, ""), texts))
-    return np.bincount(np.frombuffer(rest.encode("utf-32-le", "replace"), np.uint32), minlength=0x110000)
+    return np.bincount(np.frombuffer(rest.encode("utf-32-le", "replace"), np.uint32))
 
 
 def _check_bytes(
