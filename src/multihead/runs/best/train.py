@@ -368,10 +368,10 @@ class BestRun:
     def _consider_end(self, run: Path) -> None:
         """Keep the last weights of a student, too, if they translate better than those that its training chose.
 
-        A student begins as the best of many validated models, by greedy search, so its first score is too high, and may
-        stay the highest though the student improves (docs/lab-notes.md, "Two students").
+        A student begins as the best of many validated models, so its first score, of greedy search, is too high and may
+        stay the highest although the student improves (docs/lab-notes.md, "Two students").
         """
-        end, training = self._folder / _END.format(run.name), read_begun_run(run).training
+        end, training = self._end_of(run), read_begun_run(run).training
         if end.exists() or training.best_by != "bleu":
             return
         with TemporaryDirectory() as folder:
@@ -387,8 +387,12 @@ class BestRun:
 
     def _model_of(self, run: Path) -> Path:
         """The model folder of a training that is finished."""
-        end = self._folder / _END.format(run.name)
+        end = self._end_of(run)
         return end if end.exists() else run / "best"
+
+    def _end_of(self, run: Path) -> Path:
+        """Where the last weights of a student are kept if they translate better."""
+        return self._folder / _END.format(run.name)
 
     def _bleu(self, model: Path) -> float:
         """Validation BLEU of a model as it translates, the mean of its directions."""
@@ -400,9 +404,7 @@ class BestRun:
             self._measured[model] = sum(scores) / len(scores)
         return self._measured[model]
 
-    def _validations(
-        self,
-    ) -> Iterator[tuple[languages.Direction | None, Pairs, str | None]]:
+    def _validations(self) -> Iterator[tuple[languages.Direction | None, Pairs, str | None]]:
         """Each direction, with its part of the validation set and the language of the references."""
         text = self._text()
         for direction, place in text.valid_parts:
@@ -415,7 +417,7 @@ class BestRun:
         return sorted(trainings, key=lambda path: -self._score(path))
 
     def _score(self, run: Path) -> float:
-        """The validation score of a training: of BLEU that of its model as it translates, or what chose its model."""
+        """Validation BLEU of a training's model as it translates; if that was chosen by another score, that score."""
         if read_begun_run(run).training.best_by == "bleu":
             return self._bleu(self._model_of(run))
         return self._result(run.name).best_score
