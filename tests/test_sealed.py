@@ -189,6 +189,21 @@ def test_loads_beside_a_writer_are_snapshots(tmp_path: Path, manifest: bool) -> 
         thread.join()
 
 
+def test_a_folder_that_is_there_again_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of five attempts falls into a replacement."""
+    folder, opened, attempts = write(tmp_path / "folder", one="1"), sealed._open_once, iter(range(6))
+
+    def unlucky(path: Path, remedy: str) -> sealed.OpenFolder:
+        if next(attempts) < 5:
+            raise sealed._AbsentError
+        return opened(path, remedy)
+
+    monkeypatch.setattr(sealed, "_open_once", unlucky)
+    with open_folder(folder, REMEDY) as found:
+        assert found.read_text("one.txt") == "1"
+    assert next(attempts, None) is None
+
+
 # --------------------------------------------------------------------------- bounded reading
 
 

@@ -383,7 +383,7 @@ def find_folder(path: Path, remedy: str) -> OpenFolder | None:
         try:
             return _open_once(path, remedy)
         except _AbsentError:
-            if attempt >= 2:  # while it is replaced, a folder is absent for a moment
+            if attempt >= 2 and not path.is_dir():  # while it is replaced, a folder is absent for a moment
                 return None
         except _ReplacedError:
             pass
