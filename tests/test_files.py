@@ -15,6 +15,7 @@ from multihead.errors import FormatError, SurroundingsError
 from multihead.files import (
     atomic_file,
     atomic_folder,
+    copy_folder,
     current_folder,
     is_unfinished,
     read_stable,
@@ -128,6 +129,19 @@ def test_a_folder_is_old_or_new_wherever_the_process_is_killed(
         (draft / "newer").write_text("newer")
     assert names(tmp_path) == ["model"]
     assert names(path) == ["newer"]
+
+
+def test_a_copy_replaces_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "one/inner").mkdir(parents=True)
+    (tmp_path / "one/inner/file").write_text("1")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/old").write_text("2")
+    copy_folder(tmp_path / "one", tmp_path / "two")
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        assert [str(path.relative_to(folder)) for path in sorted(folder.rglob("*"))] == ["inner", "inner/file"]
+    assert (tmp_path / "two/inner/file").read_text() == "1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
 @pytest.mark.parametrize("calls", range(9))

@@ -263,6 +263,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             _finish_replacement(path, patient=False)
 
 
+def copy_folder(source: Path, path: Path) -> None:
+    """Copy a folder, which then replaces ``path``."""
+    with atomic_folder(path) as draft:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
+
+
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}{REPLACED}")
 

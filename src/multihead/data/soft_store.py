@@ -15,7 +15,6 @@ valid. A writer that starts where another one was stopped goes on there. `prepar
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.data.store import Int64
 from multihead.errors import FormatError
-from multihead.files import atomic_folder, force, fsync, remove, replace, write_chunks, write_errors, write_text
+from multihead.files import copy_folder, force, fsync, remove, replace, write_chunks, write_errors, write_text
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.sealed import open_folder, parse_json, read_file, seal
 
@@ -117,8 +116,7 @@ class SoftStore:
             cls.open(other, expected, lengths, vocabulary)
         except FormatError:
             return False
-        with atomic_folder(run / FOLDER) as draft:
-            shutil.copytree(other / FOLDER, draft, dirs_exist_ok=True)
+        copy_folder(other / FOLDER, run / FOLDER)
         return True
 
     def gather(self, indices: Int64, weight: float) -> SoftTargets:

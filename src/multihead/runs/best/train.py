@@ -19,7 +19,6 @@ Every stage can be stopped and goes on where it was, as what it consists of can:
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,7 +29,7 @@ from typing import Any, Literal
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.files import atomic_file, atomic_folder, write_errors
+from multihead.files import atomic_file, copy_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
@@ -382,8 +381,8 @@ class BestRun:
                 f"{run.name}: validation BLEU as it translates {scores[0]:.2f}, with its last weights {scores[1]:.2f}"
             )
             if scores[1] > scores[0]:
-                with atomic_folder(end) as draft:
-                    shutil.copytree(last, draft, dirs_exist_ok=True)
+                copy_folder(last, end)
+                self._measured[end] = scores[1]
 
     def _model_of(self, run: Path) -> Path:
         """The model folder of a training that is finished."""
@@ -504,8 +503,7 @@ class BestRun:
             found["small"] = self._describe_small(last, pairs_of_scores)
         with atomic_file(self._folder / USES) as draft:
             write_json(draft, found)
-        with atomic_folder(self._folder / plan.BEST) as draft:
-            shutil.copytree(model, draft, dirs_exist_ok=True)
+        copy_folder(model, self._folder / plan.BEST)
 
     def _flag_of(self, run: Path) -> Path:
         """What a flag names for the model of a training: its run, or the folder of its last weights."""
