@@ -4,7 +4,8 @@
 
 tensor by tensor, summed in float64 and rounded once to float32 (Vaswani et al. 2017, section 6.1: the mean of the last
 5 checkpoints, and of the last 20 for the large model). From a checkpoint the trained weights are used by default, not
-their moving average, which is already a mean. Sizes and subwords must be equal; text and dropout rates may differ.
+their moving average, which is already a mean. Sizes and subwords must be equal; text and dropout rates may differ. With
+N = 1 the newest checkpoint of a run becomes a model.
 """
 
 from __future__ import annotations
