@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from multihead import Translator
-from multihead.decoding.sampling import Sharpening
+from multihead.decoding.sharpening import Sharpening
 from multihead.judging.guard import translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.translating.consensus import consensus
@@ -128,7 +128,7 @@ def test_every_kind_of_line(call, trained, tmp_path):
         (("--groups", 1, "--diversity", 0), "--diversity needs --groups, of 2 or more"),
         (("--patience", 2), "--patience needs --stopping patience"),
         (("--beam", 4, "--groups", 2, "--phrases", "x"), "--phrases cannot be had with --groups"),
-        (("--sample", 2, "--precision", "int8"), "samples are not drawn by compiled code"),
+        (("--sample", 2, "--precision", "int8", "--no-repeat", 2), "no_repeat and without are not compiled"),
         (("--sample", 1, "--mbr", "chrf"), "chooses among several"),
         (("--n-best", 2, "--mbr", "chrf"), "n_best is of a search"),
         (("--guard-closer",), "--guard-closer needs --guard mark or --guard retry"),

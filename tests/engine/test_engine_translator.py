@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator
+from multihead.decoding.sharpening import Sharpening
 from multihead.engine.search import CompiledSearch
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as natively
@@ -136,12 +137,30 @@ def test_other_precisions_translate_what_they_can(translator: Translator, precis
     for search in (
         lambda: other.searching(no_repeat=2).translate(known),
         lambda: other.translate(known, prefixes=["one", "", "", "", ""]),
-        lambda: other.sample(known),
+        lambda: other.searching(no_repeat=2).sample(known),
     ):
         with pytest.raises(ConfigurationError, match=f"precision {precision} cannot be had here: .*write float32"):
             search()
     with plainly(), pytest.raises(ConfigurationError, match="plain decoding: a test"):
         Translator(translator.bundle).searching(precision=precision).translate(known)
+
+
+def test_samples_are_those_of_pytorch(translator: Translator) -> None:
+    """Except for a number on the border of two symbols; empty lines have one translation, and lines are counted."""
+    how: dict[str, Any] = {"seed": 3, "sharpening": Sharpening(temperature=1.5, top_p=0.98), "max_length": 14}
+    counted: list[int] = []
+    found = translator.sample(TEXTS, 3, **how, progress=counted.append)
+    assert sum(counted) == len(TEXTS)
+    with plainly():
+        expected = Translator(translator.bundle).sample(TEXTS, 3, **how)
+    assert [len(row) for row in found] == [len(row) for row in expected]
+    pairs = [pair for rows in zip(found, expected, strict=True) for pair in zip(*rows, strict=True)]
+    same = [(one, other) for one, other in pairs if one.text == other.text]
+    assert len(same) >= len(pairs) - 1
+    assert [one.score for one, _ in same] == pytest.approx([other.score for _, other in same], abs=1e-4)
+    rounded = translator.searching(precision="int8").sample(TEXTS, 3, **how)
+    assert [[t.score for t in row] for row in rounded] != [[t.score for t in row] for row in found]
+    assert rounded == translator.searching(precision="int8").sample(TEXTS, 3, **how)
 
 
 def test_a_translator_follows_its_weights(trained: Path) -> None:

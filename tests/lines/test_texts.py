@@ -14,8 +14,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from multihead import Translator
-from multihead.decoding.sampling import Sharpening
 from multihead.decoding.search import Search
+from multihead.decoding.sharpening import Sharpening
 from multihead.errors import ConfigurationError
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.selftest import NetworkWrapper

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from multihead.bundle import Bundle
 from multihead.decoding.once import Once
 from multihead.decoding.restrictions import Rows
-from multihead.decoding.sampling import Sharpening
 from multihead.decoding.search import Search
+from multihead.decoding.sharpening import Sharpening
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.interop.exporting import FORMATS, find_format
 from multihead.interop.formats.parts import TranslatorParts

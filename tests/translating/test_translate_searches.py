@@ -11,8 +11,8 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.ranking import Ahead, Patience
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.risk import least_risk
-from multihead.decoding.sampling import Sharpening
 from multihead.decoding.search import Search, wu
+from multihead.decoding.sharpening import Sharpening
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.translating.searching import symbols_of

@@ -26,6 +26,7 @@ from multihead.decoding.candidates import best
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
 from multihead.decoding.restrictions import Restriction, Rows, restrict
 from multihead.decoding.search import Search, Symbols
+from multihead.decoding.sharpening import Sharpening, streams
 from multihead.decoding.stepper import S, Stepper
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
@@ -63,57 +64,19 @@ def epsilon(log_probabilities: Float[Tensor, "rows vocab"], least: float) -> Boo
     return (log_probabilities >= math.log(least)) | top_k(log_probabilities, 1)
 
 
-_WORD = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class Sharpening:
-    """Temperature and truncation of the distribution that samples are drawn from. None disables a truncation.
-
-    The temperature is applied first. All truncations see the same distribution over the permitted symbols, and a symbol
-    is kept if all of them keep it.
-
-    Args:
-        temperature: T, above 0: below 1 sharpens, above 1 flattens.
-        top_k: keep this many of the most probable symbols.
-        top_p: keep the fewest most probable symbols with this total probability, above 0 and at most 1.
-        min_p: keep symbols at least this share as probable as the most probable one, above 0 and at most 1.
-        epsilon: keep symbols at least this probable, above 0 and at most 1.
-
-    Raises:
-        ConfigurationError: a value outside its range.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    epsilon: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ConfigurationError(
-                f"temperature must be a number above 0, got {self.temperature}; the limit towards 0 is greedy search"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigurationError(f"top_k must be at least 1, got {self.top_k}")
-        for name, value in (("top_p", self.top_p), ("min_p", self.min_p), ("epsilon", self.epsilon)):
-            if value is not None and not 0 < value <= 1:
-                raise ConfigurationError(f"{name} must be above 0 and at most 1, got {value}")
-
-    def apply(self, permitted: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
-        """log q of each symbol, in the device's widest type; NaN in a row without permitted symbols."""
-        scores = (permitted.to(widest_float(permitted.device)) / self.temperature).log_softmax(dim=1)
-        stays: Bool[Tensor, "rows vocab"] = scores > -torch.inf
-        if self.top_k is not None:
-            stays = stays & top_k(scores, self.top_k)
-        if self.top_p is not None:
-            stays = stays & top_p(scores, self.top_p)
-        if self.min_p is not None:
-            stays = stays & min_p(scores, self.min_p)
-        if self.epsilon is not None:
-            stays = stays & epsilon(scores, self.epsilon)
-        return scores.masked_fill(~stays, -torch.inf).log_softmax(dim=1)
+def sharpen(how: Sharpening, permitted: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+    """log q of each symbol, in the device's widest type; NaN in a row without permitted symbols."""
+    scores = (permitted.to(widest_float(permitted.device)) / how.temperature).log_softmax(dim=1)
+    stays: Bool[Tensor, "rows vocab"] = scores > -torch.inf
+    if how.top_k is not None:
+        stays = stays & top_k(scores, how.top_k)
+    if how.top_p is not None:
+        stays = stays & top_p(scores, how.top_p)
+    if how.min_p is not None:
+        stays = stays & min_p(scores, how.min_p)
+    if how.epsilon is not None:
+        stays = stays & epsilon(scores, how.epsilon)
+    return scores.masked_fill(~stays, -torch.inf).log_softmax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -171,15 +134,15 @@ def sample(
     if not batch:
         return found
     restrictions = task.effective_restrictions(search)
-    streams = _streams(seed, keys, samples)
+    numbered = streams(seed, keys, samples)
     now = _begin(limits, minimums, task.symbols.begin)
     state = stepper.start(source, lengths)
     while len(now.sentences):
         log_probabilities, state = stepper.step(now.history[:, :, -1].flatten(), state)
         wide = now.totals.shape[1] == samples
         permitted = _permit(log_probabilities, now, task.symbols, restrictions)
-        q = (sharpening or Sharpening()).apply(permitted).view(len(now.sentences), -1, permitted.shape[1])
-        numbers = _uniform(streams[now.sentences.cpu().numpy()], now.history.shape[2] - 1)
+        q = sharpen(sharpening or Sharpening(), permitted).view(len(now.sentences), -1, permitted.shape[1])
+        numbers = _uniform(numbered[now.sentences.cpu().numpy()], now.history.shape[2] - 1)
         below_one = 1 - torch.finfo(q.dtype).eps / 2
         tokens = _draw(q, numbers.to(q.dtype).clamp_(max=below_one).to(q.device))
         now = _append(now, tokens, permitted.view(q.shape), task.symbols.end)
@@ -281,12 +244,6 @@ def _collect(
             make_hypothesis(row, total, end=end, alpha=search.alpha, penalty=penalty)
             for row, total in zip(whole, sums, strict=True)
         ]
-
-
-def _streams(seed: int, keys: Sequence[int], samples: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """The random stream of each sentence and sample: [batch, samples]."""
-    seeds, words = (np.array([n & _WORD for n in numbers], dtype=np.uint64) for numbers in ([seed], keys))
-    return scramble(seeds, words[:, None], np.arange(samples, dtype=np.uint64)[None])
 
 
 def _uniform(

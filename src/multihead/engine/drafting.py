@@ -57,6 +57,11 @@ class DraftedSearch(CompiledSearch):
         """The models, and the draft."""
         return self._together
 
+    @property
+    def undrafted(self) -> CompiledSearch:
+        """The search without the draft."""
+        return self._search
+
     def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> RunningSearch:
         """As `CompiledSearch.open`. With a beam of more than 1 the draft rests."""
         if search.beam > 1:

@@ -8,7 +8,8 @@ embeddings once, and the inputs of products; sums are float32, those of integers
 are then stored in bfloat16.
 
 engine/native/ computes a step (network.h, attention.h, products.h). `engine.ensemble` lets several models search as
-one, and `engine.drafting` lets a small model guess what a large one then checks. Other searches, restrictions, other
+one, `engine.drafting` lets a small model guess what a large one then checks, and `engine.sampling` draws translations
+instead of searching the best. Other searches, restrictions, other
 networks and devices are left to `multihead.decoding`.
 """
 
@@ -58,7 +59,7 @@ MOST_WORKERS = 1024
 LONGEST = 1 << 30
 """The highest length limit of a translation."""
 
-_SLICE = 0.3
+SLICE = 0.3
 """Seconds of compiled code between two returns to Python, which reports progress and handles interrupts."""
 
 _MOST_SECONDS = 1e6
@@ -103,6 +104,11 @@ class CompiledSearch(ABC):
         """The models that search together."""
 
     @property
+    def undrafted(self) -> CompiledSearch:
+        """The same models without a draft."""
+        return self
+
+    @property
     def rows(self) -> int:
         """Maximum number of hypotheses in the batch of a thread."""
         return max(engine.own_rows for engine in self.together.engines)
@@ -142,7 +148,7 @@ class CompiledSearch(ABC):
             rows, most = [sources[number] for number in order], [limits[number] for number in order]
             running.add_all(order, rows, most, [minimums[number] for number in order])
             while running.left:
-                for number, hypotheses in running.run(_SLICE):
+                for number, hypotheses in running.run(SLICE):
                     found[number] = hypotheses
                     if progress is not None:
                         progress(1)
@@ -163,6 +169,10 @@ class CompiledSearch(ABC):
                 threads or longest length; the model's embeddings were moved.
             SurroundingsError: not enough memory.
         """
+        return RunningSearch(self, task, search, longest, self.check(task, search, longest, workers))
+
+    def check(self, task: SearchTask, search: Search, longest: int, workers: int | None) -> int:
+        """The number of threads of a search; arguments and errors as those of `open`."""
         task.check_n_best(search)
         if workers is not None and not 1 <= workers <= MOST_WORKERS:
             raise ConfigurationError(f"workers are threads, from 1 to {MOST_WORKERS}, got {workers}")
@@ -176,7 +186,7 @@ class CompiledSearch(ABC):
             )
         for engine in self.together.all:
             engine.packed.check_tables()
-        return RunningSearch(self, task, search, longest, min(thread_count(workers), MOST_WORKERS))
+        return min(thread_count(workers), MOST_WORKERS)
 
 
 class Engine(CompiledSearch):
@@ -226,6 +236,8 @@ class RunningSearch:
         self._library = library = engine.packed.library
         self.left = 0
         """Number of unfinished sentences."""
+        self.beam = search.beam
+        """Hypotheses of a sentence."""
         self._taken: deque[tuple[int, list[Hypothesis], int]] = deque()  # finished: number, hypotheses, fault
         self._process = os.getpid()
         self._lock = threading.RLock()  # the library holds a search in one thread at a time
@@ -307,6 +319,18 @@ class RunningSearch:
             ConfigurationError: no ids, ids outside the model's vocabulary, an impossible limit or one above the
                 longest. No sentence is appended.
         """
+        self._append(self._library.decoding_add_all, numbers, sources, limits, minimums)
+
+    def _append(
+        self,
+        append: Callable[..., int],
+        numbers: Sequence[int],
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        minimums: Sequence[int],
+        *more: Any,
+    ) -> None:
+        """As `add_all`, by a function of the library, with what else it takes."""
         lengths = list(map(len, sources))
         words = list(map(operator.index, chain.from_iterable(sources)))
         if not all(lengths) or min(words, default=0) < 0 or max(words, default=0) >= self._vocab:
@@ -322,7 +346,7 @@ class RunningSearch:
             if max(lengths, default=0) > self._reach:
                 self._set_positions(max(lengths))
             given = map(integers, (numbers, words, lengths, limits, minimums))
-            added = int(self._library.decoding_add_all(self._search, len(lengths), *given))
+            added = int(append(self._search, len(lengths), *given, *more))
             self.left += added
             if added < len(lengths):
                 raise SurroundingsError(f"there is not enough memory for a sentence of {lengths[added]} ids")

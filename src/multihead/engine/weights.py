@@ -34,7 +34,7 @@ Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
 _FILES = (
-    *("decoding.cpp", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h", "products.h"),
+    *("decoding.cpp", "drawing.h", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h", "products.h"),
     *("operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
 )
 _SIGNATURES = {
@@ -49,6 +49,8 @@ _SIGNATURES = {
     "decoding_guesses": "pp",
     "decoding_add": "plplll:l",
     "decoding_add_all": "plppppp:l",
+    "decoding_sharpen": "pdlddd:l",
+    "decoding_add_samples": "plppppppp:l",
     "decoding_drop": "pl:l",
     "decoding_leading": "plp:l",
     "decoding_run": "pd:l",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
 
     from multihead.decoding.ensemble import Ensemble
-    from multihead.decoding.sampling import Sharpening
+    from multihead.decoding.sharpening import Sharpening
     from multihead.decoding.shortlist import Shortlist
     from multihead.decoding.stepper import Stepper
     from multihead.models.network import Network
@@ -358,7 +358,7 @@ class Translator:
         """
         if n < 1:
             raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
-        from multihead.decoding.sampling import Sharpening
+        from multihead.decoding.sharpening import Sharpening
 
         search = self.search_settings(None, None, min_length, max_length)
         sampling = Sampling(sample=n, seed=seed, **vars(sharpening or Sharpening()))
@@ -432,7 +432,7 @@ class Translator:
                 found = self._search(ids, request, own, engine, progress)
                 found = self._copied(found, ids, [request.texts[place] for place in places], request, own)
             else:
-                found = self._sample(ids, request, own, places)
+                found = self._sample(ids, request, own, places, engine, progress)
             for i, hypotheses in zip(group, found, strict=True):
                 text = request.texts[work[i]]
                 results[work[i]] = [self.translation_of(h, lengths[i], text) for h in hypotheses]
@@ -455,7 +455,8 @@ class Translator:
         Raises:
             ConfigurationError: it does not, and nothing else supports the precision.
         """
-        reason: str | None = "samples are not drawn by compiled code" if samples else None
+        copies = samples and bool(self.bundle.target_tokenizer.copied)
+        reason: str | None = "samples with placeholders are not compiled" if copies else None
         reason = reason or uncompiled_reason(search, constraints)
         shortlist = self.shortlist if search.shortlist and reason is None else None
         engine = reason or self._get_engine(search.precision, shortlist)
@@ -524,16 +525,33 @@ class Translator:
             return with_placeholders(self, found, ids, texts, request, constraints)
 
     def _sample(
-        self, ids: list[list[int]], request: TranslationRequest, constraints: Constraints, places: list[int]
+        self,
+        ids: list[list[int]],
+        request: TranslationRequest,
+        constraints: Constraints,
+        places: list[int],
+        engine: CompiledSearch | None,
+        progress: Callable[[int], None] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Samples of sentences; ``places``: of these in the request."""
-        import torch
-
-        from multihead.decoding.sampling import Sharpening, sample
+        """Samples of sentences; ``places``: of these in the request. Compiled code reports its own progress."""
+        from multihead.decoding.sharpening import Sharpening
 
         assert request.sampling is not None
         tokenizer, texts = self.bundle.target_tokenizer, request.texts
         keys = [_key(texts[place]) if request.keys is None else request.keys[place] for place in places]
+        task = SearchTask(symbols_of(tokenizer), n_best=request.candidates)
+        how: dict[str, Any] = {
+            "seed": request.sampling.seed, "keys": keys, "sharpening": Sharpening(**request.sampling.limits),
+        }  # fmt: skip
+        if engine is not None:
+            from multihead.engine import sampling
+
+            rows = [[*row, tokenizer.eos_id] for row in ids]
+            return sampling.sample(engine, rows, task, request.search, **how, progress=progress)
+        import torch
+
+        from multihead.decoding.sampling import sample
+
         restrictions = build_restrictions(request.search, tokenizer, constraints)
         if tokenizer.copied:
             from multihead.translating.copying import once
@@ -545,15 +563,8 @@ class Translator:
             )
         self.bundle.model.eval()
         with torch.no_grad():
-            return sample(
-                self.stepper,
-                *self.collate(ids),
-                SearchTask(symbols_of(tokenizer), n_best=request.candidates, restrictions=restrictions),
-                request.search,
-                seed=request.sampling.seed,
-                keys=keys,
-                sharpening=Sharpening(**request.sampling.limits),
-            )
+            task = replace(task, restrictions=restrictions)
+            return sample(self.stepper, *self.collate(ids), task, request.search, **how)
 
     @property
     def stepper(self) -> Stepper[Any]:

@@ -1,9 +1,10 @@
-// Greedy and beam search of many sentences in a running batch.
+// Greedy and beam search of many sentences in a running batch, and samples.
 //
 // Sentences wait in a queue, join the running batch when it has room for their beams, and leave it when they are done.
 // network.h computes a step, next_symbols.h the best symbols. The search follows the rules of decoding/beam.py,
 // candidate by candidate, and is tested against it. Several models can search together, each with its own state of a
-// sentence: an ensemble, as decoding/ensemble.py defines it.
+// sentence: an ensemble, as decoding/ensemble.py defines it. Samples (drawing.h) take the places of the hypotheses of a
+// beam.
 //
 // In greedy search a draft, a small model, can guess the next symbols (Leviathan et al. 2023, "Fast inference from
 // transformers via speculative decoding", for a temperature of 0). The models read all guesses in one step, and a guess
@@ -23,6 +24,9 @@
 #include <omp.h>
 #endif
 #include "next_symbols.h"
+#ifndef __wasm__
+#include "drawing.h"
+#endif
 
 using namespace network;
 
@@ -100,6 +104,11 @@ struct Sentence {
     std::vector<Hypothesis> found;
     i64 finished = 0;
     int fault = 0;  // 1: NaN; 2: no permitted symbol is possible
+#ifndef __wasm__
+    std::vector<uint64_t> streams;             // random numbers of each sample that goes on; its rows are `alive`
+    std::vector<i64> numbers;                  // its place among all of the sentence's
+    std::vector<std::pair<i64, float>> drawn;  // its next symbol, and the log-probability of that
+#endif
 
     void advance() {
         time++;
@@ -132,6 +141,9 @@ struct Draft {
 struct Search {
     std::vector<Member> members;
     std::unique_ptr<Draft> draft;
+#ifndef __wasm__
+    std::unique_ptr<Sharpening> sharpening;  // symbols are drawn, not searched
+#endif
     Settings set;
     const Shortlist *shortlist = nullptr;  // of the first model; those of the others have the same symbols
     Columns columns;                       // of the whole vocabulary, or of the shortlist's symbols of every source
@@ -162,6 +174,10 @@ struct Worker {
     std::vector<Sentence *> guessing;
     std::vector<float> chances;   // of each of these sentences that all guesses are right, by the draft
     i64 guessed = 0, right = 0;  // guesses
+#ifndef __wasm__
+    Distribution distribution;
+    std::vector<float> ordered;  // log-probabilities in the order of symbols
+#endif
 
     explicit Worker(Search &search) : search(search), set(search.set) {
         for (const Member &one : search.members) runners.emplace_back(one.model, one.sources, one.targets);
@@ -305,37 +321,171 @@ struct Worker {
         }
     }
 
-    // The mean of the models' probabilities. All their normalizers must be known first, so that the logits of some rows
-    // are kept.
-    void average() {
+#ifndef __wasm__
+    // The logits of rows begin ... end - 1.
+    struct Kept {
+        i64 begin, end, wide, apart, some;
+        float *logits;     // [model][row][wide], `apart` numbers from a model to the next
+        Normalizer *sums;  // [model][some]
+
+        float *row(i64 r) const { return logits + (r - begin) * wide; }
+        Normalizer &sum(i64 model, i64 r) const { return sums[model * some + r - begin]; }
+    };
+
+    // Computes all logits of all models, of some rows at a time, for take(Kept).
+    template <class Take>
+    void keep_all(const Take &take) {
         const i64 models = (i64)runners.size(), count = (i64)rows.size();
         i64 wide = 0;
         for (auto &one : active) wide = std::max(wide, one->columns.count());
         wide += search.columns.count() + LANES;  // rows are not a power of two apart, which caches dislike
         const i64 some = std::min(count, std::max(KEPT / (models * wide), rows_together())), apart = some * wide;
-        float *kept = logits.get<float>(models * apart);  // [model][row][wide]
+        float *kept = logits.get<float>(models * apart);
         shifts.resize(models);
         std::vector<Normalizer> sums;
         for (i64 begin = 0; begin < count; begin += some) {
-            const i64 end = std::min(begin + some, count);
             sums.assign(models * some, Normalizer());
-            each_part(begin, end, [&](const Columns &of, i64 from, i64 to, i64 place) {
+            const Kept its{begin, std::min(begin + some, count), wide, apart, some, kept, sums.data()};
+            each_part(begin, its.end, [&](const Columns &of, i64 from, i64 to, i64 place) {
                 for (i64 m = 0; m < models; m++)
-                    keep_logits(of, m, from, to, kept + m * apart + (from - begin) * wide + place, wide,
-                                &sums[m * some + from - begin]);
+                    keep_logits(of, m, from, to, its.row(from) + m * apart + place, wide, &its.sum(m, from));
             });
-            each_part(begin, end, [&](const Columns &of, i64 from, i64 to, i64 place) {
-                for (i64 r = from; r < to; r++) {
-                    next[r].shift = 0.f;
-                    for (i64 m = 0; m < models; m++) {
-                        shifts[m] = sums[m * some + r - begin].value() - logarithm(search.members[m].share);
-                        if (shifts[m] != shifts[m]) next[r].shift = shifts[m];
-                    }
-                    next[r].see({kept + (r - begin) * wide + place, models, apart, shifts.data()}, of);
-                }
-            });
+            take(its);
         }
     }
+
+    // What is subtracted from the logits of a row (Mixture); returns NaN if a model gave NaN, otherwise 0.
+    float shift_of(const Kept &its, i64 r) {
+        float fault = 0.f;
+        for (size_t m = 0; m < runners.size(); m++) {
+            shifts[m] = its.sum(m, r).value() - logarithm(search.members[m].share);
+            if (shifts[m] != shifts[m]) fault = shifts[m];
+        }
+        return fault;
+    }
+
+    // The mean of the models' probabilities. All their normalizers must be known first, so that the logits of some rows
+    // are kept.
+    void average() {
+        keep_all([&](const Kept &its) {
+            each_part(its.begin, its.end, [&](const Columns &of, i64 from, i64 to, i64 place) {
+                for (i64 r = from; r < to; r++) {
+                    next[r].shift = shift_of(its, r);
+                    next[r].see({its.row(r) + place, (i64)runners.size(), its.apart, shifts.data()}, of);
+                }
+            });
+        });
+    }
+
+    // Makes the logits of a row log-probabilities, in place; false if a model gave NaN.
+    bool normalize(const Kept &its, i64 r, i64 count) {
+        const i64 models = (i64)runners.size();
+        float *log = its.row(r);
+        if (models > 1 && set.mean == PROBABILITIES) {
+            if (shift_of(its, r) != 0.f) return false;
+            const Mixture mixture{log, models, its.apart, shifts.data()};
+            for (i64 i = 0; i < count; i += LANES) {
+                vf top = mixture.at(0, i), sum = {};
+                for (i64 m = 1; m < models; m++) top = larger(top, mixture.at(m, i));
+                for (i64 m = 0; m < models; m++) sum += exp_nonpositive(mixture.at(m, i) - top);
+                for (i64 j = 0; j < LANES; j++)
+                    log[i + j] = top[j] > NOTHING ? top[j] + logarithm(sum[j]) : NOTHING;
+            }
+            return true;
+        }
+        Normalizer sum = its.sum(0, r);
+        if (models > 1) {
+            for (i64 i = 0; i < count; i++) log[i] *= search.members[0].share;
+            for (i64 m = 1; m < models; m++)
+                for (i64 i = 0; i < count; i++) log[i] += search.members[m].share * log[m * its.apart + i];
+            sum = Normalizer(), sum.add(log, count);
+        }
+        const float shift = sum.value();
+        for (i64 i = 0; i < count; i++) log[i] -= shift;
+        return shift == shift;
+    }
+
+    // Draws the next symbols of all samples. Before the first step those of a sentence share a row.
+    void draw() {
+        size_t place = 0;
+        i64 first = 0;  // row of the sentence in this place
+        for (auto &one : active) one->drawn.clear();
+        keep_all([&](const Kept &its) {
+            for (i64 r = its.begin; r < its.end; r++) {
+                while (r >= first + active[place]->alive) first += active[place++]->alive;
+                draw(*active[place], its, r, r - first);
+            }
+        });
+    }
+
+    void draw(Sentence &one, const Kept &its, i64 r, i64 k) {
+        const i64 samples = (i64)one.streams.size(), common = search.columns.count(), own = one.columns.count();
+        if (one.fault || one.time < (i64)set.forced.size()) return;
+        if (!normalize(its, r, common + own)) return void(one.fault = 1);
+        float *log = its.row(r);
+        i64 count = common;
+        if (search.shortlist) {  // symbols are drawn in their own order
+            count = (search.members[0].model.sizes.target_vocab + LANES - 1) / LANES * LANES;
+            ordered.assign(count, NOTHING);
+            for (i64 i = 0; i < search.columns.weights[0]->out; i++) ordered[search.columns.symbols[i]] = log[i];
+            for (i64 i = 0; own && i < one.columns.weights[0]->out; i++)
+                ordered[one.columns.symbols[i]] = log[common + i];
+            log = ordered.data();
+        }
+        for (i64 symbol : set.forbidden)
+            if (symbol >= 0 && symbol < count) log[symbol] = NOTHING;
+        if (one.minimum > one.time) log[set.end] = NOTHING;
+        if (!distribution.set(log, count, *search.sharpening)) return void(one.fault = 2);
+        const bool shared = one.alive < samples;
+        for (i64 sample = shared ? 0 : k; sample < (shared ? samples : k + 1); sample++) {
+            const i64 symbol = distribution.draw(uniform(one.streams[sample], one.time));
+            one.drawn.push_back({symbol, log[symbol]});
+        }
+    }
+
+    // Extends the samples of a sentence by what was drawn; true if all of them have ended.
+    bool extend_drawn(Sentence &one) {
+        if (one.fault) return true;
+        const i64 samples = (i64)one.streams.size();
+        if (one.time < (i64)set.forced.size()) {
+            const bool cut = force(one);
+            if (cut) one.found.assign(samples, Hypothesis(one.found[0]));
+            return cut;
+        }
+        const bool shared = one.alive < samples;
+        one.found.resize(std::max((i64)one.found.size(), samples));
+        one.advance();
+        std::vector<i64> parents;
+        std::vector<std::vector<i64>> history;
+        for (i64 sample = 0; sample < samples; sample++) {
+            const i64 parent = shared ? 0 : sample, kept = (i64)parents.size();
+            const auto [symbol, log] = one.drawn[sample];
+            const float total = one.totals[parent] + log;
+            std::vector<i64> tokens = one.history[parent];
+            const bool ends = symbol == set.end;
+            if (!ends) tokens.push_back(symbol);
+            if (ends || one.limit == one.time) {
+                const double score = (double)total / set.divisors[one.time];
+                one.found[one.numbers[sample]] = {std::move(tokens), total, score, ends};
+                continue;
+            }
+            // Those before it have moved already; where a row is shared, the total is not written before its last use.
+            one.streams[kept] = one.streams[sample], one.numbers[kept] = one.numbers[sample];
+            one.drawn[kept].second = total;
+            parents.push_back(parent), history.push_back(std::move(tokens));
+        }
+        one.alive = (i64)parents.size();
+        if (!one.alive) return true;
+        one.streams.resize(one.alive), one.numbers.resize(one.alive), one.totals.resize(one.alive);
+        for (i64 k = 0; k < one.alive; k++) one.totals[k] = one.drawn[k].second;
+        one.history.swap(history);
+        if (shared || one.alive < samples) {
+            parents.resize(set.beam, 0);
+            for (Cache &cache : one.caches) cache.follow(parents.data());
+        }
+        return false;
+    }
+#endif
 
     // Writes a model's logits of some columns for rows begin ... end - 1, and adds them to the normalizers.
     void keep_logits(const Columns &of, i64 model, i64 begin, i64 end, float *y, i64 stride, Normalizer *sums) {
@@ -370,6 +520,16 @@ struct Worker {
         if (drafter) guess();
 #endif
         for (size_t m = 0; m < runners.size(); m++) step(runners[m], m);
+#ifndef __wasm__
+        if (search.sharpening) {
+            draw();
+            for (auto &one : active)
+                if (extend_drawn(*one)) finish(one);
+            active.erase(std::remove(active.begin(), active.end(), nullptr), active.end());
+            stepping += since(began);
+            return;
+        }
+#endif
         if (next.size() < rows.size()) next.resize(rows.size());
         i64 r = 0;
         for (auto &one : active)
@@ -545,10 +705,15 @@ struct Worker {
     }
 
     void finish(std::unique_ptr<Sentence> &one) {
-        std::stable_sort(one->found.begin(), one->found.end(), [](const Hypothesis &a, const Hypothesis &b) {
+#ifndef __wasm__
+        const bool in_order = search.sharpening != nullptr;  // samples are in the order of their numbers
+#else
+        const bool in_order = false;
+#endif
+        if (!in_order) std::stable_sort(one->found.begin(), one->found.end(), [](const Hypothesis &a, const Hypothesis &b) {
             return a.finished != b.finished ? a.finished : a.score > b.score;
         });
-        if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
+        if (!in_order && (i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
         if (one->found.empty() && !one->fault) one->fault = 2;
         one->caches.clear();
         one->drafted = {};
@@ -813,21 +978,30 @@ extern "C" void decoding_guesses(const void *search, i64 *counts) {
         counts[0] += worker->guessed, counts[1] += worker->right;
 }
 
-// Appends a sentence to the queue; 1 if it is impossible or there is not enough memory.
-extern "C" i64 decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
-    Search &s = *(Search *)search;
+// Appends a sentence to the queue, prepared by `prepare`; 1 if it is impossible or there is not enough memory.
+template <class Prepare>
+static i64 append(Search &s, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum, const Prepare &prepare) {
     const auto is_word = [&](i64 word) { return word >= 0 && word < s.members[0].model.sizes.source_vocab; };
     for (const Member &one : s.members)
         if (!are_possible(s, one, count, limit)) return 1;
     if (minimum < 0 || !std::all_of(words, words + count, is_word)) return 1;
-    const auto append = [&] {
+    return !fits([&] {
         auto one = std::make_unique<Sentence>();
         one->id = id, one->limit = limit, one->minimum = minimum;
         one->source.assign(words, words + count);
+        prepare(*one);
         s.waiting.push_back(std::move(one));
         s.left++;
-    };
-    return !fits(append);
+    });
+}
+
+// As `append`. Also 1 if the search draws symbols, for which decoding_add_samples is.
+extern "C" i64 decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
+    Search &s = *(Search *)search;
+#ifndef __wasm__
+    if (s.sharpening) return 1;
+#endif
+    return append(s, id, words, count, limit, minimum, [](Sentence &) {});
 }
 
 // Appends several sentences, their words one after the other; returns how many, which are fewer than `count` if one is
@@ -838,6 +1012,36 @@ extern "C" i64 decoding_add_all(void *search, i64 count, const i64 *ids, const i
         if (decoding_add(search, ids[i], words, lengths[i], limits[i], minimums[i])) return i;
     return count;
 }
+
+#ifndef __wasm__
+// Makes the search one that draws symbols, before the first sentence is added; 0 disables a truncation. 1 if a number is
+// impossible, a draft guesses, or there is not enough memory.
+extern "C" i64 decoding_sharpen(void *search, double temperature, i64 top_k, double top_p, double min_p,
+                                double epsilon) {
+    Search &s = *(Search *)search;
+    const auto is_share = [](double one) { return one >= 0. && one <= 1.; };
+    if (!(temperature > 0.) || top_k < 0 || !is_share(top_p) || !is_share(min_p) || !is_share(epsilon)) return 1;
+    if (s.draft || s.left) return 1;
+    return !fits([&] { s.sharpening.reset(new Sharpening{temperature, top_k, top_p, min_p, epsilon}); });
+}
+
+// As decoding_add_all, of sentences with samples[i] samples each, from 1 to the beam. streams: of each sample, the seed
+// of its random numbers, those of a sentence one after the other.
+extern "C" i64 decoding_add_samples(void *search, i64 count, const i64 *ids, const i64 *words, const i64 *lengths,
+                                    const i64 *limits, const i64 *minimums, const i64 *samples,
+                                    const uint64_t *streams) {
+    Search &s = *(Search *)search;
+    for (i64 i = 0; i < count; words += lengths[i], streams += samples[i++]) {
+        if (!s.sharpening || samples[i] < 1 || samples[i] > s.set.beam) return i;
+        const auto prepare = [&](Sentence &one) {
+            one.streams.assign(streams, streams + samples[i]);
+            for (i64 sample = 0; sample < samples[i]; sample++) one.numbers.push_back(sample);
+        };
+        if (append(s, ids[i], words, lengths[i], limits[i], minimums[i], prepare)) return i;
+    }
+    return count;
+}
+#endif
 
 // Removes a sentence, wherever it is. Returns the number of sentences that are not done, or -1 if there was none.
 extern "C" i64 decoding_drop(void *search, i64 id) {

@@ -46,7 +46,7 @@ class Generation(Settings):
 
     @property
     def sharpening(self) -> dict[str, Any]:
-        """The fields of a `decoding.sampling.Sharpening`."""
+        """The fields of a `decoding.sharpening.Sharpening`."""
         return self.model_dump(include=set(DRAWING - {"seed"}))
 
     def search(self, max_tokens: int) -> Search:

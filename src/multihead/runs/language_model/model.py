@@ -27,8 +27,9 @@ from multihead.configuration import require_device
 from multihead.data.order import batches_by_tokens
 from multihead.data.texts import windows
 from multihead.decoding.hypothesis import Hypothesis, refuse_nan
-from multihead.decoding.sampling import Sharpening, sample
+from multihead.decoding.sampling import sample
 from multihead.decoding.search import Search
+from multihead.decoding.sharpening import Sharpening
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.judging.score import ScoredPair
