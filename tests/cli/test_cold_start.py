@@ -135,7 +135,7 @@ def lazily(folder: Path) -> Translator:
 
 
 ASKED: dict[str, dict[str, Any]] = {
-    "samples": {"sampling": Sampling(sample=2, seed=2)},
+    "samples with prefixes": {"sampling": Sampling(sample=2, seed=2), "prefixes": ["zwei", "", ""]},
     "prefixes": {"prefixes": ["zwei", "", ""]},
     "phrases": {"phrases": [["drei"], [], []]},
     "a choice": {"metric": "chrf"},
@@ -145,6 +145,12 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "groups": {"beam": 4, "groups": 2},
     "coverage": {"coverage": 0.1, "without": ("drei",)},
 }
+
+
+def test_samples_do_without_the_network(models: Path) -> None:
+    lazy = lazily(models / "rotary")
+    assert lazy.sample(LINES, 2, seed=2) == Translator.load(models / "rotary").sample(LINES, 2, seed=2)
+    assert isinstance(lazy.bundle.searched, StoredTransformer)
 
 
 @pytest.mark.parametrize("what", [*ASKED, *SEARCHES])

@@ -243,6 +243,7 @@ def test_the_commands():
         "shrink",
         "quantise",
         "shortlist",
+        "datastore",
         "import",
         "export",
         "pretrain",

@@ -48,7 +48,7 @@ def choosing_flags(weights: bool = True) -> Callable[[F], F]:
 
 
 def ensemble_flags(function: F) -> F:
-    """Decorator that adds ``--with`` and ``--mean``, for `cli.translate.ChoosingFlags`."""
+    """Decorator that adds ``--with``, ``--mean`` and ``--datastore``, for `cli.translate.ChoosingFlags`."""
     flag = partial(click.option, cls=flag_under(CHOICE))
     decorations = (
         flag(
@@ -60,6 +60,12 @@ def ensemble_flags(function: F) -> F:
             help="Another model with the same vocabulary; their predictions are averaged. May be repeated.",
         ),
         flag("--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]"),
+        flag(
+            "--datastore",
+            type=click.Path(path_type=Path),
+            metavar="FOLDER",
+            help="A text that MODEL remembers, by `multihead datastore`: slower and often better.",
+        ),
     )
     return decorated(function, decorations)
 

@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "shrink": "Begin a smaller model with parts of a model.",
         "quantise": "Round the weights of a model: a smaller file.",
         "shortlist": "Learn which words a sentence can need: faster search.",
+        "datastore": "Let a model remember a text while it translates.",
         "import": "Save a model of another program as one of ours.",
         "export": "Write a model in the format of another program.",
     },

@@ -118,6 +118,7 @@ class ChoosingFlags:
     both: bool
     others: tuple[Path, ...]
     mean: Mean | None
+    datastore: Path | None
 
     @classmethod
     def parse(cls, flags: Mapping[str, Any], tuning: bool = False) -> ChoosingFlags:
@@ -145,7 +146,7 @@ class ChoosingFlags:
             idle = [name for name in names if flags.get(name) is not None]
             if idle:
                 raise ConfigurationError(f"{flag_name(idle[0])} does nothing for samples: leave it out, or --sample")
-        return cls(sampling, mbr, reverse, weights, both, flags["others"], flags["mean"])
+        return cls(sampling, mbr, reverse, weights, both, flags["others"], flags["mean"], flags["datastore"])
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -165,12 +166,14 @@ class ChoosingFlags:
         return TranslationRequest(translator.search_settings(), **self.asked, batch_tokens=batch_tokens)
 
     def join(self, translator: Translator, device: str) -> Translator:
-        """The translator, in an ensemble with the other models if there are any, and with its reverse model.
+        """The translator, in an ensemble with the other models if there are any, its datastore and its reverse model.
 
         Raises:
             FormatError: a folder is not a model.
             ConfigurationError: the models do not fit together.
         """
+        if self.datastore is not None:
+            translator = translator.with_datastore(self.datastore)
         if not self.others and not self.reverse:
             return translator
         from multihead.translating.translator import Translator
@@ -192,6 +195,7 @@ class ChoosingFlags:
             "model": model.absolute(),
             "others": tuple(path.absolute() for path in self.others),
             "mean": self.mean or "probabilities",
+            "datastore": None if self.datastore is None else self.datastore.absolute(),
             "reverse": tuple(path.absolute() for path in self.reverse),
             "languages": languages,
             "device": device,
@@ -201,12 +205,14 @@ class ChoosingFlags:
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""
         from multihead.bundle import model_digest
+        from multihead.translating.datastore import datastore_digest
 
         digests = [model_digest(path) for path in (model, *self.others)]
         pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
         mean = f" ({self.mean or 'probabilities'})" if self.others else ""
         reverse = [model_digest(path) for path in self.reverse]
-        return "+".join(digests) + pair + mean + (f" reverse {'+'.join(reverse)}" if reverse else "")
+        remembered = "" if self.datastore is None else f" datastore {datastore_digest(self.datastore)}"
+        return "+".join(digests) + pair + mean + remembered + (f" reverse {'+'.join(reverse)}" if reverse else "")
 
 
 @dataclass(frozen=True)
@@ -383,6 +389,8 @@ def _with_draft(translator: Translator, draft: Path, samples: bool) -> Translato
 
     if samples or translator.search_settings().beam > 1 or not translator.compiled:
         raise ConfigurationError("--draft guesses for the compiled greedy search: add --beam 1, or leave it out")
+    if translator.datastore is not None:
+        raise ConfigurationError("--draft cannot guess what a model remembers: leave out --draft or --datastore")
     bundle = translator.bundle
     languages = Languages(bundle.source_language, bundle.target_language) if bundle.directions else Languages()
     return translator.with_draft(Translator.load(draft, languages=languages, lazily=True))

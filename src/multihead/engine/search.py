@@ -41,13 +41,14 @@ from multihead.kernels.native import thread_count
 if TYPE_CHECKING:
     from multihead.decoding.shortlist import Shortlist
     from multihead.decoding.stepper import Stepper
+    from multihead.engine.datastore import PackedDatastore
     from multihead.engine.graphs import Capture, Graphs
     from multihead.models.network import Network
 
 WIDEST = 255
 """The widest beam: the number of a hypothesis is a byte."""
 
-_ROWS, _MANY_ROWS = 64, 192
+_ROWS, MANY_ROWS = 64, 192
 """Maximum number of hypotheses in the batch of a thread, of a small and of a large network."""
 
 _LARGE = 8_000_000
@@ -78,6 +79,8 @@ class Together(NamedTuple):
     """What is averaged if there are several."""
     draft: Draft | None = None
     """The model that guesses."""
+    neighbours: Neighbours | None = None
+    """The text that the first model remembers (`engine.neighbours`)."""
 
     @property
     def all(self) -> list[Engine]:
@@ -93,6 +96,18 @@ class Draft(NamedTuple):
     """Guesses in a row."""
     least: float
     """Probability of all guesses in a row, by the draft, from which on one more is made."""
+
+
+class Neighbours(NamedTuple):
+    """A datastore, and what is done with it."""
+
+    datastore: PackedDatastore
+    nearest: int
+    """How many entries of a state."""
+    share: float
+    """Their part of the probabilities, above 0 and below 1."""
+    temperature: float
+    """Of the distances, above 0."""
 
 
 class CompiledSearch(ABC):
@@ -215,7 +230,7 @@ class Engine(CompiledSearch):
         self.precision, self.shortlist = precision, shortlist
         self.version, source = version_of(model), _source_of(model)
         self.packed, self.config = PackedModel(source, precision, shortlist), source.config
-        self.own_rows = _MANY_ROWS if self.packed.decoder_size >= _LARGE else _ROWS
+        self.own_rows = MANY_ROWS if self.packed.decoder_size >= _LARGE else _ROWS
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is built from the copied model."""
@@ -231,7 +246,7 @@ class RunningSearch:
     """A search to which sentences are added, and which returns finished ones while it runs."""
 
     def __init__(self, compiled: CompiledSearch, task: SearchTask, search: Search, longest: int, workers: int) -> None:
-        self._engines, shares, mean, self._draft = compiled.together
+        self._engines, shares, mean, self._draft, self._neighbours = compiled.together
         engine, self._symbols, self._longest = self._engines[0], task.symbols, longest
         self._library = library = engine.packed.library
         self.left = 0
@@ -265,6 +280,8 @@ class RunningSearch:
         self._search: int | None = require_handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
         self._set_positions(longest)
+        if self._neighbours is not None:
+            self._set_neighbours(self._neighbours)
         if self._draft is not None:
             self._set_draft(self._draft, longest)
 
@@ -275,6 +292,15 @@ class RunningSearch:
             addresses = engine.packed.addresses(one, other)
             if self._library.decoding_positions(self._search, number, addresses[0], len(one), addresses[1], len(other)):
                 raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
+
+    def _set_neighbours(self, neighbours: Neighbours) -> None:
+        """Pass a datastore to the library."""
+        handle, *how = neighbours.datastore.handle, neighbours.nearest, neighbours.share, neighbours.temperature
+        if self._library.decoding_neighbours(self._search, handle, *how):
+            raise ConfigurationError(
+                "this datastore does not fit the models: it is of another width or vocabulary, empty, or beside a "
+                "shortlist or a draft"
+            )
 
     def _set_draft(self, draft: Draft, longest: int) -> None:
         """Pass a draft to the library. Sentences beyond its positions share its last one: it guesses worse there."""

@@ -34,8 +34,8 @@ Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
 _FILES = (
-    *("decoding.cpp", "drawing.h", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h", "products.h"),
-    *("operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
+    *("decoding.cpp", "datastore.h", "drawing.h", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h"),
+    *("products.h", "operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
 )
 _SIGNATURES = {
     "decoding_model": "ppp:p",
@@ -46,6 +46,11 @@ _SIGNATURES = {
     "decoding_search": "ppppdplplpl:p",
     "decoding_search_free": "p",
     "decoding_draft": "ppldplpl:l",
+    "decoding_datastore": "l:p",
+    "decoding_datastore_add": "ppppl:l",
+    "decoding_datastore_free": "p",
+    "decoding_nearest": "pplllpp:l",
+    "decoding_neighbours": "ppldd:l",
     "decoding_guesses": "pp",
     "decoding_add": "plplll:l",
     "decoding_add_all": "plppppp:l",
@@ -60,7 +65,19 @@ _SIGNATURES = {
     "decoding_next": "plp:l",
     "decoding_take": "plppppp",
 }
-_BRIEF = {"add", "add_all", "draft", "drop", "guesses", "leading", "next", "positions", "seconds", "take"}
+_BRIEF = {
+    "add",
+    "add_all",
+    "add_samples",
+    "draft",
+    "drop",
+    "guesses",
+    "leading",
+    "next",
+    "positions",
+    "seconds",
+    "take",
+}
 
 DECODING = Library(
     "decoding",

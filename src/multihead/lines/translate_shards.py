@@ -29,6 +29,7 @@ from multihead.lines.windows import LineOptions, translated
 from multihead.shards.cutting import CutText, Shard, cut, lines_a_shard, shards_of
 from multihead.shards.folder import Assemble, in_a_row, shard_folder, write_shard
 from multihead.text.languages import Languages
+from multihead.translating.datastore import datastore_digest
 from multihead.translating.translator import Translator
 from multihead.workers import Engine
 
@@ -44,6 +45,7 @@ class Models:
         model: the folder of the model.
         others: further models of an ensemble.
         mean: what the ensemble averages.
+        datastore: what the model remembers, by `multihead datastore`.
         reverse: models of the opposite direction.
         languages: of a model that has several.
         device: ``cpu``, ``cuda`` or ``mps``.
@@ -53,6 +55,7 @@ class Models:
     model: Path
     others: tuple[Path, ...] = ()
     mean: Mean = "probabilities"
+    datastore: Path | None = None
     reverse: tuple[Path, ...] = ()
     languages: Languages = field(default_factory=Languages)
     device: str = "cpu"
@@ -70,6 +73,8 @@ class Models:
         translator, languages = Translator.load(self.model, self.device, self.languages), Languages()
         if translator.bundle.directions:  # models of one direction each need not be told
             languages = Languages(translator.bundle.source_language, translator.bundle.target_language)
+        if self.datastore is not None:
+            translator = translator.with_datastore(self.datastore)
         if self.others:
             others = [Translator.load(path, self.device, languages) for path in self.others]
             translator = translator.ensemble(others, self.mean)
@@ -86,7 +91,8 @@ class Models:
     @property
     def digests(self) -> list[str]:
         """Identify all models."""
-        return [model_digest(path) for path in (self.model, *self.others, *self.reverse)]
+        remembered = [] if self.datastore is None else [datastore_digest(self.datastore)]
+        return [*(model_digest(path) for path in (self.model, *self.others, *self.reverse)), *remembered]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multihead.bundle import Bundle, load_bundle
+from multihead.bundle import Bundle, load_bundle, locate, model_digest
 from multihead.configuration import build, require_device
 from multihead.data.order import batches_by_tokens
 from multihead.decoding.hypothesis import Hypothesis
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from multihead.decoding.stepper import Stepper
     from multihead.models.network import Network
     from multihead.translating.attention import AttentionMap
+    from multihead.translating.datastore import Datastore
 
 __all__ = ["Translation", "Translator"]
 
@@ -74,6 +75,8 @@ class Translator:
         self._origin: Translator | None = None  # of another direction; kept in memory as long as this one
         self.draft: Translator | None = None
         """The model that guesses, if there is one (`with_draft`)."""
+        self.datastore: Datastore | None = None
+        """The text that the model remembers, if there is one (`with_datastore`)."""
         self.reverse: Translator | None = None
         """The model of the opposite direction, if there is one (`with_reverse`)."""
 
@@ -189,6 +192,29 @@ class Translator:
             raise ConfigurationError(f"the draft has no compiled search: {reason}")
         joined = copy(self)
         joined.draft = draft
+        return joined
+
+    def with_datastore(self, folder: str | Path) -> Translator:
+        """A translator that mixes in what followed similar states in a text (`engine.neighbours`).
+
+        An ensemble remembers by the states of its first model. Everything that the compiled search does not do is
+        refused.
+
+        Args:
+            folder: what `multihead datastore` wrote for this model.
+
+        Raises:
+            FormatError: it is no datastore, or damaged.
+            ConfigurationError: it is of another model; this one was not read from a folder, or is not searched by
+                compiled code.
+        """
+        from multihead.translating.datastore import read
+
+        if self.folder is None:
+            raise ConfigurationError("a datastore belongs to the model of a folder: load the translator from there")
+        joined = copy(self)
+        joined.datastore = read(Path(folder), model_digest(locate(self.folder)))
+        joined._find_engine(self._own, Constraints())
         return joined
 
     def with_reverse(self, reverse: Translator) -> Translator:
@@ -462,6 +488,8 @@ class Translator:
         engine = reason or self._get_engine(search.precision, shortlist)
         if isinstance(engine, CompiledSearch):
             return engine
+        if self.datastore is not None:
+            raise ConfigurationError(f"a datastore cannot be had here: {engine}; leave it out")
         if search.precision != "float32":
             raise ConfigurationError(f"precision {search.precision} cannot be had here: {engine}; write float32")
         return None
@@ -479,6 +507,8 @@ class Translator:
             from multihead.engine.ensemble import EngineEnsemble
 
             found = EngineEnsemble(engines, self._ensemble.mean)
+        if self.datastore is not None:
+            return self.datastore.join(found)
         if self.draft is None:
             return found
         from multihead.engine.drafting import DraftedSearch

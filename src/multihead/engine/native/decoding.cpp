@@ -3,8 +3,8 @@
 // Sentences wait in a queue, join the running batch when it has room for their beams, and leave it when they are done.
 // network.h computes a step, next_symbols.h the best symbols. The search follows the rules of decoding/beam.py,
 // candidate by candidate, and is tested against it. Several models can search together, each with its own state of a
-// sentence: an ensemble, as decoding/ensemble.py defines it. Samples (drawing.h) take the places of the hypotheses of a
-// beam.
+// sentence: an ensemble, as decoding/ensemble.py defines it. What they predict can be mixed with the symbols that follow
+// similar states in a text (datastore.h). Samples (drawing.h) take the places of the hypotheses of a beam.
 //
 // In greedy search a draft, a small model, can guess the next symbols (Leviathan et al. 2023, "Fast inference from
 // transformers via speculative decoding", for a temperature of 0). The models read all guesses in one step, and a guess
@@ -25,6 +25,7 @@
 #endif
 #include "next_symbols.h"
 #ifndef __wasm__
+#include "datastore.h"
 #include "drawing.h"
 #endif
 
@@ -143,6 +144,7 @@ struct Search {
     std::unique_ptr<Draft> draft;
 #ifndef __wasm__
     std::unique_ptr<Sharpening> sharpening;  // symbols are drawn, not searched
+    std::unique_ptr<Neighbours> neighbours;  // of the first model's states
 #endif
     Settings set;
     const Shortlist *shortlist = nullptr;  // of the first model; those of the others have the same symbols
@@ -165,7 +167,7 @@ struct Worker {
     std::vector<Row> rows;
     std::vector<NextSymbols> next;
     std::vector<float> shifts;
-    Block logits;
+    Block logits, scores;
     Best best;
     std::vector<char> seen;
     double reordering = 0, stepping = 0;  // seconds
@@ -177,6 +179,8 @@ struct Worker {
 #ifndef __wasm__
     Distribution distribution;
     std::vector<float> ordered;  // log-probabilities in the order of symbols
+    Rows queries;                // states of the first model
+    std::vector<Best> nearest;   // of each of them, the nearest entries of the datastore
 #endif
 
     explicit Worker(Search &search) : search(search), set(search.set) {
@@ -346,6 +350,7 @@ struct Worker {
         for (i64 begin = 0; begin < count; begin += some) {
             sums.assign(models * some, Normalizer());
             const Kept its{begin, std::min(begin + some, count), wide, apart, some, kept, sums.data()};
+            if (search.neighbours) find_nearest(begin, its.end);
             each_part(begin, its.end, [&](const Columns &of, i64 from, i64 to, i64 place) {
                 for (i64 m = 0; m < models; m++)
                     keep_logits(of, m, from, to, its.row(from) + m * apart + place, wide, &its.sum(m, from));
@@ -377,8 +382,36 @@ struct Worker {
         });
     }
 
-    // Makes the logits of a row log-probabilities, in place; false if a model gave NaN.
+    // The entries of the datastore that are nearest to the first model's states in rows begin ... end - 1.
+    void find_nearest(i64 begin, i64 end) {
+        const Neighbours &its = *search.neighbours;
+        const i64 apart = runners[0].stride;
+        const float *states = (const float *)runners[0].scratch.states.at + begin * apart;
+        if ((i64)nearest.size() < end - begin) nearest.resize(end - begin);
+        its.store.find(states, end - begin, apart, its.count, nearest.data(), queries, scores);
+    }
+
+    // The best symbols by the models and the neighbours of their states.
+    void remember() {
+        static const float unshifted = 0.f;
+        keep_all([&](const Kept &its) {
+            for (i64 r = its.begin; r < its.end; r++) {
+                next[r].shift = normalize(its, r, search.columns.count()) ? 0.f : std::numeric_limits<float>::quiet_NaN();
+                next[r].see({its.row(r), 1, 0, &unshifted}, search.columns);
+            }
+        });
+    }
+
+    // Makes the logits of a row log-probabilities, in place, mixed with those of its neighbours; false if a model gave
+    // NaN.
     bool normalize(const Kept &its, i64 r, i64 count) {
+        if (!average(its, r, count)) return false;
+        if (search.neighbours) search.neighbours->mix(its.row(r), count, nearest[r - its.begin]);
+        return true;
+    }
+
+    // Makes the logits of a row log-probabilities of all models together, in place; false if a model gave NaN.
+    bool average(const Kept &its, i64 r, i64 count) {
         const i64 models = (i64)runners.size();
         float *log = its.row(r);
         if (models > 1 && set.mean == PROBABILITIES) {
@@ -504,6 +537,7 @@ struct Worker {
     void project() {
         const i64 count = (i64)rows.size();
 #ifndef __wasm__  // whose searches have one model: to keep the module small
+        if (search.neighbours) return remember();
         if (runners.size() > 1 && set.mean == PROBABILITIES) return average();
 #endif
         each_part(0, count, [&](const Columns &of, i64 from, i64 to, i64) { project(of, from, to); });
@@ -961,6 +995,9 @@ extern "C" i64 decoding_draft(void *search, const void *model, i64 most, double 
     Search &s = *(Search *)search;
     const Model &its = *(const Model *)model;
     const Sizes &own = s.members[0].model.sizes;
+#ifndef __wasm__
+    if (s.neighbours) return 1;
+#endif
     if (s.set.beam != 1 || s.left || most < 1 || sources < 1 || targets < 1) return 1;
     if (its.sizes.source_vocab != own.source_vocab || its.sizes.target_vocab != own.target_vocab) return 1;
     return !fits([&] {
@@ -1014,6 +1051,77 @@ extern "C" i64 decoding_add_all(void *search, i64 count, const i64 *ids, const i
 }
 
 #ifndef __wasm__
+// An empty datastore of states of this width; null if there is not enough memory.
+extern "C" void *decoding_datastore(i64 width) {
+    std::unique_ptr<Datastore> made;
+    if (width < 1 || width > (i64)1 << 31) return nullptr;
+    return fits([&] { made.reset(new Datastore{width, {}, {}, {}, {}}); }) ? made.release() : nullptr;
+}
+
+// Appends entries. keys: [count][width]. biases: -|key|^2 / 2. symbols: of the target side. 1 if there is not enough
+// memory; entries that were appended before remain.
+extern "C" i64 decoding_datastore_add(void *store, const float *keys, const float *biases, const i64 *symbols,
+                                      i64 count) {
+    Datastore &its = *(Datastore *)store;
+    const size_t parts = its.parts.size(), entries = its.symbols.size();
+    if (count < 1 || std::any_of(symbols, symbols + count, [](i64 symbol) { return symbol < 0; })) return 1;
+    if (fits([&] { its.add(keys, biases, symbols, count); })) return 0;
+    while (its.parts.size() > parts) its.parts.pop_back();
+    its.firsts.resize(parts), its.symbols.resize(entries);
+    return 1;
+}
+
+extern "C" void decoding_datastore_free(void *store) { delete (Datastore *)store; }
+
+// The `count` nearest entries of each of some states [rows][width], nearest first, and q . k - |k|^2 / 2 of each; where
+// there are fewer entries, -1. 1 if there is not enough memory.
+extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows, i64 count, i64 threads, i64 *entries,
+                                float *values) {
+    const Datastore &its = *(const Datastore *)store;
+    const i64 some = 64;
+    std::atomic<bool> full{false};
+    if (rows < 0 || count < 1 || threads < 1) return 1;
+#pragma omp parallel num_threads((int)std::min<i64>(threads, 1024))
+    {
+        Rows queries;
+        Block room;
+        std::vector<Best> best;
+#pragma omp for schedule(dynamic)
+        for (i64 begin = 0; begin < rows; begin += some) {
+            const i64 here = std::min(some, rows - begin);
+            const auto find = [&] {
+                best.resize(some);
+                its.find(states + begin * its.width, here, its.width, count, best.data(), queries, room);
+            };
+            if (!fits(find)) {
+                full = true;
+                continue;
+            }
+            for (i64 r = 0; r < here; r++)
+                for (i64 n = 0; n < count; n++) {
+                    const bool found = n < best[r].count;
+                    entries[(begin + r) * count + n] = found ? best[r].index[n] : -1;
+                    values[(begin + r) * count + n] = found ? best[r].value[n] : NOTHING;
+                }
+        }
+    }
+    return full;
+}
+
+// Mixes what the models predict with the symbols of a datastore, before the first sentence is added. count: nearest
+// entries of a state of the first model. share: their part of the probabilities. 1 if a number is impossible, the
+// datastore is empty or does not fit the models, a shortlist or a draft is used, or there is not enough memory.
+extern "C" i64 decoding_neighbours(void *search, const void *store, i64 count, double share, double temperature) {
+    Search &s = *(Search *)search;
+    const Datastore &its = *(const Datastore *)store;
+    const Sizes &sizes = s.members[0].model.sizes;
+    if (count < 1 || count > 4096 || !(share > 0.) || !(share < 1.) || !(temperature > 0.)) return 1;
+    if (s.shortlist || s.draft || s.left || its.symbols.empty() || its.width != sizes.width) return 1;
+    if (std::any_of(its.symbols.begin(), its.symbols.end(), [&](i64 one) { return one >= sizes.target_vocab; })) return 1;
+    const float warm = std::max((float)temperature, std::numeric_limits<float>::min());
+    return !fits([&] { s.neighbours.reset(new Neighbours{its, count, (float)share, warm}); });
+}
+
 // Makes the search one that draws symbols, before the first sentence is added; 0 disables a truncation. 1 if a number is
 // impossible, a draft guesses, or there is not enough memory.
 extern "C" i64 decoding_sharpen(void *search, double temperature, i64 top_k, double top_p, double min_p,

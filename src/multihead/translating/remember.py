@@ -1,0 +1,231 @@
+"""Make a datastore: the states of a model in a text, and what follows.
+
+    D = {(f(x, y_<t), y_t) for each pair (x, y) of the text and each t <= |y|},    y_|y| is the end symbol
+
+where f is the state before the output projection (Khandelwal et al. 2021, section 2.2, "datastore creation"). How much
+the neighbours count is chosen on validation text: the share s and the temperature T with the lowest mean of
+
+    - log((1 - s) p(y_t) + s p_neighbours(y_t))
+
+`translating.datastore` has the format, `engine.neighbours` the search.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from multihead.bundle import Bundle, load_bundle, locate, model_digest
+from multihead.configuration import build
+from multihead.data.batching import collate_source
+from multihead.data.store import MAKE_AGAIN, ParallelStore
+from multihead.engine.datastore import Floats, PackedDatastore
+from multihead.engine.search import why_not
+from multihead.errors import ConfigurationError
+from multihead.files import atomic_folder, check_new_folder, write_tensors
+from multihead.sealed import open_folder, seal
+from multihead.text.tokenizer import Tokenizer
+from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
+from multihead.translating.forced import pair_batches, token_log_probabilities
+
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+TEMPERATURES = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+"""In units of the mean squared distance between the nearest and the last neighbour."""
+
+_TRIED = 20_000
+"""Validation symbols by which share and temperature are chosen."""
+
+_AT_A_TIME = 2_000
+"""Pairs whose states are computed together."""
+
+_BATCH_TOKENS = 4096
+
+_SECONDS = 5
+"""Between two lines about the progress."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentences and their translations as ids, without begin and end symbols."""
+
+    sources: Sequence[list[int]]
+    targets: Sequence[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def symbols(self) -> int:
+        """Target symbols, end symbols counted."""
+        return sum(map(len, self.targets)) + len(self)
+
+    def spread(self, most: int) -> Pairs:
+        """As many pairs as have some ``most`` target symbols, evenly spread."""
+        step = max(1, -(-self.symbols // most))
+        return Pairs(self.sources[::step], self.targets[::step])
+
+
+def remember(
+    model: str | Path,
+    *,
+    output: str | Path,
+    data: str | Path | None = None,
+    text: tuple[Sequence[str], Sequence[str]] | None = None,
+    valid: tuple[Sequence[str], Sequence[str]] | None = None,
+    neighbours: int = 64,
+    most: int = 2_000_000,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Make the datastore of a model.
+
+    Args:
+        model: a run or a model folder.
+        output: a new or empty folder.
+        data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
+        text: sentences and their translations instead.
+        valid: the same, by which the neighbours' share and temperature are chosen; by default the validation text of
+            ``data``.
+        neighbours: nearest entries of a state.
+        most: the largest number of entries, for which pairs are taken evenly spread.
+        say: called with lines about the progress and the result.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigurationError: an impossible number; the output exists; a model that has no compiled search or several
+            directions; pairs in other subwords, or none.
+        FormatError: not a model.
+        SurroundingsError: not enough memory, or the output cannot be written.
+    """
+    output, folder = Path(output), locate(Path(model))
+    if most < 1:
+        raise ConfigurationError(f"most is a number of entries of at least 1, got {most}")
+    build(Remembering, {"neighbours": neighbours, "share": SHARES[0], "temperature": 1.0}, "the datastore")
+    check_new_folder(output)
+    bundle = load_bundle(folder)
+    if bundle.directions:
+        raise ConfigurationError(f"{model}: has several directions; a datastore is of a model of one")
+    if (reason := why_not(bundle.searched)) is not None:
+        raise ConfigurationError(f"{model}: has no compiled search, which a datastore needs: {reason}")
+    pairs = _prepared(Path(data or model), bundle, "train") if text is None else _encoded(bundle, *text)
+    tried = _prepared(Path(data or model), bundle, "valid") if valid is None and text is None else None
+    if valid is not None:
+        tried = _encoded(bundle, *valid)
+    if tried is None:
+        raise ConfigurationError("name validation text, by which the share of the neighbours is chosen")
+    if not len(pairs) or not len(tried):
+        raise ConfigurationError("the text, or the validation text, holds no pairs")
+    pairs, tried = pairs.spread(most), tried.spread(_TRIED)
+    keys, steps, symbols = _entries(bundle, pairs, say)
+    packed = PackedDatastore(keys, steps, symbols)
+    how, before, after = _choose(bundle, packed, tried, neighbours)
+    with atomic_folder(output) as draft:
+        arrays = {"keys": keys, "steps": steps, "symbols": symbols}
+        digest = write_tensors(draft / ARRAYS, {name: torch.from_numpy(array) for name, array in arrays.items()})
+        said = {"format_version": FORMAT_VERSION, "model": model_digest(folder), **how.model_dump()}
+        (draft / CONFIG).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        seal(draft, {ARRAYS: digest})
+    size = (output / ARRAYS).stat().st_size / 1e6
+    say(
+        f"{output}: {len(symbols):,} entries, {size:.0f} MB; {how.neighbours} neighbours with a share of {how.share}: "
+        f"validation loss {after:.3f} instead of {before:.3f}; translate with --datastore {output}"
+    )
+    return output
+
+
+def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> Pairs:
+    """Pairs of text in the model's subwords, without those that have an empty side."""
+    if len(sources) != len(targets):
+        raise ConfigurationError(
+            f"got {len(sources)} sentences and {len(targets)} translations; expected as many of each"
+        )
+    kept = [place for place, pair in enumerate(zip(sources, targets, strict=True)) if all(map(str.strip, pair))]
+    sources, targets = [sources[place] for place in kept], [targets[place] for place in kept]
+    return Pairs(bundle.source_tokenizer.encode_batch(sources), bundle.target_tokenizer.answers(targets, sources))
+
+
+def _prepared(folder: Path, bundle: Bundle, name: str) -> Pairs:
+    """The pairs of a run or prepared folder, in the model's subwords."""
+    place = folder / "data"
+    if not (place / name).is_dir():
+        raise ConfigurationError(
+            f"{folder}: has no pairs of text ({place / name}): name a run or a folder of `multihead prepare` with "
+            "--data, or text with --source and --target, and with --valid-source and --valid-target"
+        )
+    with open_folder(folder, MAKE_AGAIN) as found:
+        for side, own in (("source", bundle.source_tokenizer), ("target", bundle.target_tokenizer)):
+            file = f"data/{side}.tokenizer.json"
+            if Tokenizer.read(found, file).digest != own.digest:
+                raise ConfigurationError(
+                    f"{folder / file}: not the subwords of the model; name text with --source and --target"
+                )
+        store = ParallelStore.open(found.part(f"data/{name}"))
+    return Pairs(*([side[place].tolist() for place in range(len(side))] for side in (store.source, store.target)))
+
+
+def _entries(
+    bundle: Bundle, pairs: Pairs, say: Callable[[str], None]
+) -> tuple[npt.NDArray[np.int8], Floats, npt.NDArray[np.int32]]:
+    """Keys, steps and symbols of a text, pair after pair."""
+    count, width = pairs.symbols, bundle.model.config.width
+    keys, steps = np.empty((count, width), np.int8), np.empty(count, np.float32)
+    symbols, at = np.empty(count, np.int32), 0
+    began = said = time.monotonic()
+    for start in range(0, len(pairs), _AT_A_TIME):
+        some = Pairs(pairs.sources[start : start + _AT_A_TIME], pairs.targets[start : start + _AT_A_TIME])
+        for states, following in states_of(bundle, some):
+            values = states.numpy()
+            here = slice(at, at + len(values))
+            steps[here] = np.maximum(np.abs(values).max(axis=1), 1e-30) / 127
+            keys[here] = np.rint(values / steps[here, None])
+            symbols[here] = following.numpy()
+            at += len(values)
+        done, now = start + _AT_A_TIME, time.monotonic()
+        if done < len(pairs) and now - said >= _SECONDS:
+            rate, said = done / (now - began), now
+            left = (len(pairs) - done) / rate
+            say(f"states of {done:,} of {len(pairs):,} pairs, {rate:,.0f} a second, {left:.0f} s left")
+    return keys, steps, symbols
+
+
+def states_of(bundle: Bundle, pairs: Pairs) -> Iterator[tuple[Float[Tensor, "symbols width"], Int[Tensor, " symbols"]]]:
+    """The states of a model before its output projection, and the symbol that follows each, batch after batch."""
+    model, tokenizer = bundle.model.eval(), bundle.target_tokenizer
+    for batch in pair_batches(model, tokenizer, pairs.sources, pairs.targets, _BATCH_TOKENS):
+        ended, lengths = collate_source(batch.targets, tokenizer.pad_id, tokenizer.eos_id)
+        given = ended.roll(1, dims=1)
+        given[:, 0] = tokenizer.bos_id
+        real = torch.arange(ended.shape[1]) < lengths[:, None]
+        with torch.no_grad():
+            states = model.states_at(batch.source, batch.lengths, given, real)
+        yield states, ended[real]
+
+
+@torch.no_grad()
+def _choose(bundle: Bundle, packed: PackedDatastore, pairs: Pairs, neighbours: int) -> tuple[Remembering, float, float]:
+    """Share and temperature with the lowest loss, and the loss without and with them."""
+    found = list(states_of(bundle, pairs))
+    states, following = torch.cat([one for one, _ in found]), torch.cat([one for _, one in found])
+    own = token_log_probabilities(states, bundle.model.output, following).double().exp()
+    entries, values = map(torch.from_numpy, packed.nearest(states.numpy(), min(neighbours, packed.entries)))
+    right = torch.from_numpy(packed.symbols)[entries] == following[:, None]
+    distances = 2 * (values[:, :1] - values).double()  # beyond that of the nearest
+    unit = float(distances[:, -1].mean()) or 1.0
+    losses = {}
+    for temperature in TEMPERATURES:
+        p = ((-distances / (temperature * unit)).softmax(dim=1) * right).sum(dim=1)
+        for share in SHARES:
+            losses[share, temperature] = float(-((1 - share) * own + share * p).log().mean())
+    share, temperature = min(losses, key=lambda one: losses[one])
+    how = Remembering(neighbours=neighbours, share=share, temperature=temperature * unit)
+    return how, float(-own.log().mean()), losses[share, temperature]

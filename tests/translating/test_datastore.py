@@ -1,0 +1,252 @@
+"""From a text to a datastore, and translations of a model that remembers it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from multihead import Translator
+from multihead.bundle import load_bundle, model_digest
+from multihead.errors import ConfigurationError, FormatError
+from multihead.files import write_tensors
+from multihead.judging.score import score
+from multihead.sealed import seal
+from multihead.translating.datastore import ARRAYS, CONFIG, read
+from multihead.translating.remember import remember
+
+if TYPE_CHECKING:
+    from tests.conftest import CommandResult, Numbers
+
+TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "sieben"]
+
+
+@pytest.fixture(scope="module")
+def store(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the model remembers of its own text."""
+    return remember(trained, output=tmp_path_factory.mktemp("datastore") / "own", say=lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def memory(trained: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A text in which seven is called zero, and what was said while it was remembered."""
+    rows = [(one, other.replace("seven", "zero")) for one, other in numbers.pairs(80, seed=5)]
+    text, valid = ([list(side) for side in zip(*some, strict=True)] for some in (rows[:60], rows[60:]))
+    said: list[str] = []
+    output = tmp_path_factory.mktemp("datastore") / "seven"
+    folder = remember(
+        trained, output=output, text=(text[0], text[1]), valid=(valid[0], valid[1]), neighbours=8, say=said.append
+    )
+    return folder, said
+
+
+def test_each_symbol_of_the_text_has_a_state(trained: Path, store: Path) -> None:
+    """Keys are the states before the output projection: with them the model gives each symbol its probability."""
+    found, bundle = read(store, model_digest(trained / "best")), load_bundle(trained / "best")
+    keys = torch.from_numpy(found.keys * found.steps[:, None])
+    assert len(found.symbols) == len(keys)
+    with torch.no_grad():
+        log_probabilities = bundle.model.output(keys).log_softmax(dim=1)
+    own = log_probabilities.gather(1, torch.from_numpy(found.symbols).long()[:, None])
+    assert -own.mean() < 0.1  # the model has learned the text
+    assert int(found.symbols.max()) < len(bundle.target_tokenizer)
+    ends = int((found.symbols == bundle.target_tokenizer.eos_id).sum())
+    assert ends == 600
+
+
+def test_a_text_that_the_model_knows_changes_little(trained: Path, store: Path) -> None:
+    translator = Translator.load(trained)
+    remembering = translator.with_datastore(store)
+    assert remembering.translate(TEXTS) == translator.translate(TEXTS)
+    assert remembering.searching(precision="int8").translate(TEXTS) == translator.translate(TEXTS)
+    assert [t.score for t in remembering.translations(TEXTS)] != [t.score for t in translator.translations(TEXTS)]
+    lazily = Translator.load(trained, lazily=True).with_datastore(store)
+    assert lazily.translations(TEXTS) == remembering.translations(TEXTS)
+    both = remembering.ensemble([Translator.load(trained)])
+    assert both.translate(TEXTS) == translator.translate(TEXTS)
+    assert both.datastore is remembering.datastore
+
+
+def test_a_text_of_another_kind_is_remembered(trained: Path, memory: tuple[Path, list[str]]) -> None:
+    folder, said = memory
+    assert "8 neighbours with a share of" in said[-1]
+    how = json.loads((folder / CONFIG).read_text())
+    assert how["neighbours"] == 8
+    assert how["share"] >= 0.5  # seven is nearly always wrong without it
+    plain = Translator.load(trained)
+    remembering = plain.with_datastore(folder)
+    assert plain.translate(["sieben zwei", "sieben"]) == ["seven two", "seven"]
+    assert remembering.translate(["sieben zwei", "sieben"]) == ["zero two", "zero"]
+    assert remembering.translate(["eins zwei drei"]) == ["one two three"]
+    drawn = remembering.sample(["sieben"] * 40, keys=range(40))
+    assert sum(row[0].text == "zero" for row in drawn) > 20
+
+
+def test_the_share_is_the_one_with_the_lowest_loss(trained: Path, numbers: Numbers, store: Path) -> None:
+    """Of all pairs of share and temperature that are tried, by plain arithmetic over the validation text."""
+    from multihead.translating.remember import SHARES, TEMPERATURES, Pairs, states_of
+
+    found, bundle = read(store, model_digest(trained / "best")), load_bundle(trained / "best")
+    sides = [path.read_text().splitlines() for path in numbers.valid.values()]
+    ids = [bundle.source_tokenizer.encode_batch(sides[0]), bundle.target_tokenizer.encode_batch(sides[1])]
+    rows = list(states_of(bundle, Pairs(*ids)))
+    states, symbols = torch.cat([one for one, _ in rows]).double(), torch.cat([one for _, one in rows])
+    with torch.no_grad():
+        own = bundle.model.output(states.float()).double().softmax(dim=1).gather(1, symbols[:, None])[:, 0]
+    keys = torch.from_numpy(found.keys * found.steps[:, None]).double()
+    nearest, places = (torch.cdist(states, keys) ** 2).topk(64, dim=1, largest=False)
+    right = torch.from_numpy(found.symbols)[places] == symbols[:, None]
+    unit = float((nearest[:, -1] - nearest[:, 0]).mean())
+    losses = {
+        (share, temperature): float(-((1 - share) * own + share * p).log().mean())
+        for temperature in TEMPERATURES
+        for p in [((-nearest / (temperature * unit)).softmax(dim=1) * right).sum(dim=1)]
+        for share in SHARES
+    }
+    chosen = min(TEMPERATURES, key=lambda one: abs(one * unit - found.how.temperature))
+    assert chosen * unit == pytest.approx(found.how.temperature, rel=0.02)  # states are rounded to bytes
+    assert losses[found.how.share, chosen] <= min(losses.values()) + 1e-3
+    alone = [one.log_probability for one in score(Translator.load(trained), *sides)]
+    assert float(own.log().sum()) == pytest.approx(sum(alone), rel=1e-3)
+
+
+def test_fewer_entries_are_of_pairs_that_are_evenly_spread(trained: Path, store: Path, tmp_path: Path) -> None:
+    digest = model_digest(trained / "best")
+    whole, few = (
+        read(store, digest),
+        read(remember(trained, output=tmp_path / "few", most=500, say=lambda _: None), digest),
+    )
+    assert 250 < len(few.symbols) <= 500
+    assert {key.tobytes() for key in few.keys} < {key.tobytes() for key in whole.keys}
+
+
+def test_what_does_not_fit_is_refused(trained: Path, store: Path, tmp_path: Path, numbers: Numbers) -> None:
+    translator = Translator.load(trained)
+    other = Path(shutil.copytree(trained, tmp_path / "other"))
+    bundle = load_bundle(trained / "best")
+    with pytest.raises(ConfigurationError, match="load the translator from there"):
+        Translator(bundle).with_datastore(store)
+    remembering = translator.with_datastore(store)
+    for search in (
+        lambda: remembering.searching(no_repeat=2).translate(TEXTS),
+        lambda: remembering.translate(TEXTS, prefixes=["one" if text else "" for text in TEXTS]),
+        lambda: remembering.searching(coverage=0.1).with_datastore(store),
+    ):
+        with pytest.raises(ConfigurationError, match=r"a datastore cannot be had here: .* compiled; leave it out"):
+            search()
+    with pytest.raises(FormatError, match="there is no such folder"):
+        translator.with_datastore(tmp_path / "nowhere")
+    with pytest.raises(FormatError, match="is not a datastore"):
+        translator.with_datastore(trained)
+    with pytest.raises(ConfigurationError, match="exists already"):
+        remember(trained, output=store)
+    with pytest.raises(ConfigurationError, match="has no pairs of text"):
+        remember(other / "best", output=tmp_path / "new")
+    with pytest.raises(ConfigurationError, match="most is a number"):
+        remember(trained, output=tmp_path / "new", most=0)
+    with pytest.raises(ConfigurationError, match="neighbours"):
+        remember(trained, output=tmp_path / "new", neighbours=0)
+    with pytest.raises(ConfigurationError, match="got 2 sentences and 1 translations"):
+        remember(trained, output=tmp_path / "new", text=(["eins", "zwei"], ["one"]), valid=(["eins"], ["one"]))
+    with pytest.raises(ConfigurationError, match="name validation text"):
+        remember(trained, output=tmp_path / "new", text=(["eins"], ["one"]))
+    with pytest.raises(ConfigurationError, match="holds no pairs"):
+        remember(trained, output=tmp_path / "new", text=([""], ["one"]), valid=(["eins"], ["one"]))
+    assert not (tmp_path / "new").exists()
+
+
+def changed(store: Path, folder: Path, config: dict[str, Any] | None = None, **arrays: np.ndarray) -> Path:
+    """A copy of a datastore with another description or other arrays."""
+    shutil.copytree(store, folder)
+    found = {**{name: getattr(read_any(store), name) for name in ("keys", "steps", "symbols")}, **arrays}
+    write_tensors(folder / ARRAYS, {name: torch.from_numpy(array) for name, array in found.items()})
+    said = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**said, **(config or {})}))
+    (folder / "manifest.json").unlink()
+    seal(folder)
+    return folder
+
+
+def read_any(store: Path) -> Any:
+    return read(store, json.loads((store / CONFIG).read_text())["model"])
+
+
+def test_a_damaged_one_is_refused(trained: Path, store: Path, tmp_path: Path) -> None:
+    translator, found = Translator.load(trained), read_any(store)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"config": {"model": "another"}}, "is of another model"),
+        ({"config": {"format_version": 2}}, "format 2, expected 1"),
+        ({"config": {"share": 1.5}}, "share"),
+        ({"config": {"more": 1}}, "more"),
+        ({"keys": found.keys.astype(np.float32)}, "expected .*int8"),
+        ({"keys": found.keys[1:]}, "expected keys"),
+        ({"symbols": -found.symbols}, "expected symbols from 0 on"),
+        ({"symbols": found.symbols + 10_000}, "the datastore is of a model"),
+    ]
+    for number, (change, message) in enumerate(cases):
+        with pytest.raises((FormatError, ConfigurationError), match=message):
+            translator.with_datastore(changed(store, tmp_path / str(number), **change))
+    cut = Path(shutil.copytree(store, tmp_path / "cut"))
+    (cut / ARRAYS).write_bytes((store / ARRAYS).read_bytes()[:-1])
+    with pytest.raises(FormatError, match=ARRAYS):
+        translator.with_datastore(cut)
+
+
+def test_the_commands(
+    call: Callable[..., CommandResult], trained: Path, numbers: Numbers, tmp_path: Path, store: Path
+) -> None:
+    made = call("datastore", trained, "--output", tmp_path / "store", "--neighbours", 16)
+    assert made.status == 0, made.err
+    assert "entries" in made.err
+    assert "16 neighbours" in made.err
+    given = b"eins zwei\n\nsieben\n"
+    for more in ((), ("--precision", "int8"), ("--with", trained), ("--sample", 1, "--top-k", 1)):
+        found = call("translate", trained, "--datastore", tmp_path / "store", *more, given=given)
+        assert found.status == 0, found.err
+        assert found.text == "one two\n\nseven\n"
+    text = tmp_path / "text.de"
+    text.write_bytes(given)
+    table = tmp_path / "out.parquet"
+    for output in (tmp_path / "out.en", table):
+        flags = ("--input", text, "--output", output, "--datastore", store)
+        assert call("translate", trained, *flags).status == 0
+    assert (tmp_path / "out.en").read_text() == "one two\n\nseven\n"
+    assert table.is_file()
+    scored = call("evaluate", trained, "--datastore", store, *flagged(numbers.valid))
+    assert scored.status == 0, scored.err
+    for words, message in (
+        (
+            ("translate", trained, "--datastore", store, "--beam", 1, "--draft", trained),
+            "leave out --draft or --datastore",
+        ),
+        (("translate", trained, "--datastore", store, "--no-repeat", 2), "a datastore cannot be had here"),
+        (("datastore", trained, "--output", tmp_path / "n", "--source", text), "--source and --target need each other"),
+        (
+            ("datastore", trained, "--output", tmp_path / "n", "--data", trained, "--source", text, "--target", text),
+            "leave one of them out",
+        ),
+        (
+            ("datastore", trained, "--output", tmp_path / "n", "--source", text, "--target", numbers.train["target"]),
+            "has 3 lines and",
+        ),
+    ):
+        refused = call(*words, given=given)
+        assert refused.status == 2
+        assert message in refused.err
+    adapted = call(
+        *("datastore", trained, "--output", tmp_path / "adapted"),
+        *("--source", numbers.train["source"], "--target", numbers.train["target"]),
+        *(word for name, path in numbers.valid.items() for word in (f"--{name.replace('_', '-')}", path)),
+    )
+    assert adapted.status == 0, adapted.err
+
+
+def flagged(valid: dict[str, Path]) -> list[object]:
+    """The flags of `evaluate` for a validation text."""
+    return ["--source", valid["valid_source"], "--target", valid["valid_target"]]
