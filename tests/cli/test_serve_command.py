@@ -99,6 +99,8 @@ def test_models_of_an_ensemble_come_from_the_environment(monkeypatch: pytest.Mon
         (("de-en=a", "en-de=b", "--uses"), "--uses is for a single MODEL, got 2"),
         (("a", "--uses", "--reverse", "b"), "--uses takes the flags of the run: leave it out, or --reverse"),
         (("a", "--uses", "--draft", "b"), "--uses takes the flags of the run: leave it out, or --draft"),
+        (("a", "--uses", "--datastore", "b"), "--uses takes the flags of the run: leave it out, or --datastore"),
+        (("a", "--draft", "b", "--datastore", "c"), "leave out --draft or --datastore"),
         (("a", "--mean", "probabilities"), "--mean needs --with"),
         (("a", "--weights", "reverse=1"), "--weights: reverse needs --reverse"),
         (("a", "--weights", "agreement=1", "--reverse", "b"), "--reverse does nothing without its weight"),

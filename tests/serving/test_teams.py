@@ -22,6 +22,7 @@ from multihead.serving.loaded_model import estimate_bytes, weight_bytes
 from multihead.serving.served_model import ModelSource, Pair
 from multihead.serving.settings import ServeSettings
 from multihead.serving.uses import has_uses, read_uses
+from multihead.translating.remember import remember
 from multihead.translating.request import CHANNEL, TranslationRequest, Weights
 
 Servers = Any
@@ -198,6 +199,21 @@ def test_a_choice_needs_candidates_and_room(run: Path) -> None:
     tight = ServeSettings(memory_limit=f"{needed // 1000}KB")
     with pytest.raises(ConfigurationError, match="more than --memory-limit"):
         find_models({("de", "en"): run}, {}, "cpu", tight, (team,))
+
+
+def test_several_uses_share_a_datastore(run: Path, trained: Path, tmp_path: Path) -> None:
+    store = remember(run / "best", output=tmp_path / "store", data=trained, say=lambda _: None)
+    teams = (Team(datastore=store), Team((run / "forward-1",), datastore=store, name="ensemble"))
+    sources = find_models({None: run}, {}, "cpu", ServeSettings(), teams)
+    alone, both = (source.load() for source in sources)
+    texts = ["eins zwei drei", "sieben acht"]
+    assert alone.datastore is not None
+    assert alone.datastore is both.datastore
+    assert alone.translations(texts) == Translator.load(run).with_datastore(store).translations(texts)
+    assert sources[0].estimated_bytes > estimate_bytes(run / "best", "float32") + 2 * alone.datastore.keys.nbytes
+    named = {"uses": [{"use": "a memory", "flags": ["--datastore", "elsewhere/store"]}]}
+    (tmp_path / USES).write_text(json.dumps(named))
+    assert read_uses(tmp_path) == (Team(datastore=store, name="memory"),)
 
 
 def test_a_draft_guesses_for_greedy_searches(run: Path) -> None:

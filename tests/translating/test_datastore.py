@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ import pytest
 import torch
 
 from multihead import Translator
-from multihead.bundle import load_bundle, model_digest
+from multihead.bundle import load_bundle, model_digest, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import write_tensors
 from multihead.judging.score import score
+from multihead.models.transformer import Transformer
 from multihead.sealed import seal
+from multihead.text.tokenizer import Tokenizer
 from multihead.translating.datastore import ARRAYS, CONFIG, read
 from multihead.translating.remember import remember
 
@@ -114,6 +117,22 @@ def test_the_share_is_the_one_with_the_lowest_loss(trained: Path, numbers: Numbe
     assert losses[found.how.share, chosen] <= min(losses.values()) + 1e-3
     alone = [one.log_probability for one in score(Translator.load(trained), *sides)]
     assert float(own.log().sum()) == pytest.approx(sum(alone), rel=1e-3)
+
+
+def test_the_share_can_be_chosen_for_an_ensemble(trained: Path, store: Path, tmp_path: Path) -> None:
+    """Of the model with itself it is that of the model alone; another vocabulary is refused."""
+    said: list[str] = []
+    both = remember(trained, output=tmp_path / "both", others=[trained], say=said.append)
+    assert json.loads((both / CONFIG).read_text()) == json.loads((store / CONFIG).read_text())
+    shutil.copytree(trained / "best", tmp_path / "other")
+    other = load_bundle(tmp_path / "other")
+    words = Tokenizer.learn(["other words"], 270)
+    changed = replace(other, source_tokenizer=words, target_tokenizer=words)
+    sizes = {"source_vocab": len(words), "target_vocab": len(words)}
+    network = Transformer(other.model.config.model_copy(update=sizes))
+    save_bundle(tmp_path / "others", replace(changed, model=network), {}, "a test")
+    with pytest.raises(ConfigurationError, match="has another source vocabulary"):
+        remember(trained, output=tmp_path / "new", others=[tmp_path / "others"])
 
 
 def test_fewer_entries_are_of_pairs_that_are_evenly_spread(trained: Path, store: Path, tmp_path: Path) -> None:

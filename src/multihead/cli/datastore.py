@@ -37,6 +37,14 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--valid-target", type=_FILE, metavar="FILE", help="Its translations.")
 @click.option(
+    "--with",
+    "others",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="MODEL",
+    help="Another model of the ensemble that the share is chosen for. May be repeated.",
+)
+@click.option(
     "--neighbours", type=int, default=64, show_default=True, metavar="NUMBER", help="Nearest entries of a state."
 )
 @click.option(
@@ -55,6 +63,7 @@ def datastore(
     target: Path | None,
     valid_source: Path | None,
     valid_target: Path | None,
+    others: tuple[Path, ...],
     neighbours: int,
     most: int,
 ) -> None:
@@ -75,6 +84,7 @@ def datastore(
         data=data,
         text=_read(source, target, "--source", "--target"),
         valid=_read(valid_source, valid_target, "--valid-source", "--valid-target"),
+        others=others,
         neighbours=neighbours,
         most=most,
         say=lambda line: click.echo(line, err=True),

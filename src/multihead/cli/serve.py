@@ -100,6 +100,12 @@ def _describe_default(name: str) -> str:
     "translations, sooner if the model is large.",
 )
 @click.option(
+    "--datastore",
+    metavar="FOLDER",
+    shell_complete=complete_as("dir"),
+    help="A text that MODEL remembers, by multihead datastore: slower and often better.",
+)
+@click.option(
     "--weights",
     metavar="TEXT",
     help="Choose among the translations in the beam by these weights of forward, reverse, agreement and length, as "
@@ -124,6 +130,7 @@ def serve(
     mean: Mean | None,
     reverse: tuple[str, ...],
     draft: str | None,
+    datastore: str | None,
     weights: str | None,
     uses: bool,
     **flags: Any,
@@ -148,7 +155,7 @@ def serve(
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
     check_positive(threads=threads)
     folders = parse_models(models)
-    team = TeamFlags(others, mean, reverse, draft, weights, uses)
+    team = TeamFlags(others, mean, reverse, draft, datastore, weights, uses)
     team.check(folders)
     token = _read_token(settings)
     _check_packages()
@@ -206,6 +213,7 @@ class TeamFlags:
     mean: Mean | None = None
     reverse: tuple[str, ...] = ()
     draft: str | None = None
+    datastore: str | None = None
     weights: str | None = None
     uses: bool = False
 
@@ -220,6 +228,7 @@ class TeamFlags:
             "--mean": self.mean,
             "--reverse": self.reverse,
             "--draft": self.draft,
+            "--datastore": self.datastore,
             "--weights": self.weights,
         }
         names = [name for name, value in given.items() if value]
@@ -228,6 +237,8 @@ class TeamFlags:
         if self.uses and names:
             raise ConfigurationError(f"--uses takes the flags of the run: leave it out, or {names[0]}")
         require_flag("--with", bool(self.others), ["mean"] if self.mean else [])
+        if self.draft and self.datastore:
+            raise ConfigurationError("--draft cannot guess what a model remembers: leave out --draft or --datastore")
         parse_weights(self.weights, self.reverse)
 
     def teams(self, folders: Mapping[tuple[str, ...] | None, Path]) -> tuple[Team, ...]:
@@ -245,13 +256,14 @@ class TeamFlags:
         others, reverse = tuple(map(Path, self.others)), tuple(map(Path, self.reverse))
         draft = None if self.draft is None else Path(self.draft)
         weights = parse_weights(self.weights, self.reverse)
-        return (Team(others, self.mean or "probabilities", reverse, draft, weights),)
+        store = None if self.datastore is None else Path(self.datastore)
+        return (Team(others, self.mean or "probabilities", reverse, draft, store, weights),)
 
     def hint(self, folders: Mapping[tuple[str, ...] | None, Path]) -> str | None:
         """What to say of a run that has further uses which were not asked for."""
         from multihead.serving.uses import has_uses
 
-        plain = not (self.uses or self.others or self.reverse or self.draft or self.weights)
+        plain = self == TeamFlags()
         runs = [run for run in folders.values() if plain and has_uses(run)]
         if len(runs) != 1 or len(folders) != 1:
             return None

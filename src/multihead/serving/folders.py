@@ -18,6 +18,7 @@ from multihead.serving.loaded_model import estimate_bytes
 from multihead.serving.served_model import ModelSource, Pair
 from multihead.serving.settings import ServeSettings
 from multihead.text.languages import Languages, listed
+from multihead.translating.datastore import Datastore, datastore_digest, read, size_of
 from multihead.translating.request import TranslationRequest, Weights
 from multihead.translating.translator import Translator
 
@@ -34,6 +35,7 @@ class Team:
         mean: what the ensemble averages.
         reverse: models of the opposite direction.
         draft: guesses for greedy searches.
+        datastore: what the model remembers (`translating.datastore`).
         weights: by which a translation is chosen among the hypotheses of the beam; None if it is not.
         search: settings that replace those of the model.
         name: tells it from other ways to use the model.
@@ -43,6 +45,7 @@ class Team:
     mean: Mean = "probabilities"
     reverse: tuple[Path, ...] = ()
     draft: Path | None = None
+    datastore: Path | None = None
     weights: Weights | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
@@ -102,7 +105,8 @@ def _estimate(folder: Path, team: Team, precision: Precision) -> int:
     """Bytes of a model and the others of its team; those that other ways to use it share are counted again."""
     drafts = [] if team.draft is None else [team.draft]
     searched = sum(estimate_bytes(locate(one), precision) for one in (folder, *team.others, *drafts))
-    return searched + sum(estimate_bytes(locate(one), None) for one in team.reverse)
+    remembered = 0 if team.datastore is None else 2 * size_of(team.datastore)  # read, and prepacked
+    return searched + remembered + sum(estimate_bytes(locate(one), None) for one in team.reverse)
 
 
 def _pair_of(folder: Path) -> Pair | None:
@@ -137,6 +141,7 @@ class Opened:
 
     def __init__(self) -> None:
         self._models: WeakValueDictionary[str, Translator] = WeakValueDictionary()
+        self._datastores: WeakValueDictionary[str, Datastore] = WeakValueDictionary()
 
     def load(self, folder: Path, pair: Pair | None, device: str, shared: bool = False) -> Translator:
         """The translator for a direction.
@@ -155,6 +160,19 @@ class Opened:
         if found is None:
             found = self._models[name] = Translator.load(folder, device, languages)
         return found.toward(languages)  # which keeps ``found`` in memory
+
+    def datastore(self, path: Path, folder: Path) -> Datastore:
+        """The datastore of the model in a folder; several ways to use the model share it.
+
+        Raises:
+            FormatError, ConfigurationError: as `translating.datastore.read`.
+        """
+        model = model_digest(locate(folder))
+        name = f"{path} {datastore_digest(path)} {model}"
+        found = self._datastores.get(name)
+        if found is None:
+            found = self._datastores[name] = read(path, model)
+        return found
 
 
 def load(
@@ -176,6 +194,8 @@ def load(
     if team.others:
         others = [opened.load(one, pair, device, shared=True) for one in team.others]
         translator = translator.ensemble(others, team.mean)
+    if team.datastore is not None:
+        translator = translator.with_datastore(opened.datastore(team.datastore, folder))
     if team.reverse:
         opposite = None if pair is None else Pair(pair.target, pair.source)
         first, *more = (opened.load(one, opposite, device, shared=True) for one in team.reverse)

@@ -58,22 +58,27 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
     models: dict[str, tuple[Path, ...]] = {"others": (), "reverse": ()}
     search: dict[str, Any] = {}
     weights: Weights | None = None
+    datastore: Path | None = None
     for flag, value in zip(flags[::2], flags[1::2], strict=True):
         if flag in _MODELS:
             models[_MODELS[flag]] += (_model(run, value),)
         elif flag == "--beam":
             search["beam"] = int(value)
+        elif flag == "--datastore":
+            datastore = _model(run, value)
         elif flag == "--weights":
             weights = Weights.parse(value)
         else:
             raise FormatError(f"{run / USES}: {name}: {flag} is a flag that a server does not have")
     if weights is None and models["reverse"]:
         weights = CHANNEL
-    return Team(models["others"], reverse=models["reverse"], weights=weights, search=search, name=name)
+    return Team(
+        models["others"], reverse=models["reverse"], datastore=datastore, weights=weights, search=search, name=name
+    )
 
 
 def _model(run: Path, value: str) -> Path:
-    """A model of the run; the path is that at the time of the training."""
+    """A model of the run, or its datastore; the path is that at the time of the training."""
     found = run / Path(value).name
     if not found.is_dir():
         raise FormatError(f"{run / USES}: names the model {found.name}, which is not in {run}: copy the run again")

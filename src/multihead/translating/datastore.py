@@ -100,8 +100,8 @@ def read(folder: Path, model: str) -> Datastore:
         if version != FORMAT_VERSION:
             raise FormatError(f"{folder / CONFIG}: format {version!r}, expected {FORMAT_VERSION}; {AGAIN}")
         own = said.pop("model", None)
-        if own != model:
-            raise ConfigurationError(f"{folder}: is of another model ({own}, this one is {model}); {AGAIN}")
+        check_model(own, model, str(folder))
+        assert isinstance(own, str)
         how = build(Remembering, said, str(folder / CONFIG))
         arrays = read_arrays(found, ARRAYS)
     types = {name: kind for name, (kind, _) in arrays.items()}
@@ -114,6 +114,22 @@ def read(folder: Path, model: str) -> Datastore:
     except ShapeError as error:
         raise FormatError(f"{folder / ARRAYS}: {error}; {AGAIN}") from None
     return made
+
+
+def check_model(own: object, model: str, what: str) -> None:
+    """Raise ConfigurationError if a datastore, ``what``, is not of a model."""
+    if own != model:
+        raise ConfigurationError(f"{what}: is of another model ({own}, this one is {model}); {AGAIN}")
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the entries of a datastore.
+
+    Raises:
+        FormatError: it is none.
+    """
+    with open_folder(folder, AGAIN) as found:
+        return found.size(ARRAYS)
 
 
 def datastore_digest(folder: Path) -> str:

@@ -36,6 +36,7 @@ from multihead.sealed import open_folder, seal
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
 from multihead.translating.forced import pair_batches, token_log_probabilities
+from multihead.translating.searching import require_same_vocabularies
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
 TEMPERATURES = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
@@ -81,6 +82,7 @@ def remember(
     data: str | Path | None = None,
     text: tuple[Sequence[str], Sequence[str]] | None = None,
     valid: tuple[Sequence[str], Sequence[str]] | None = None,
+    others: Sequence[str | Path] = (),
     neighbours: int = 64,
     most: int = 2_000_000,
     say: Callable[[str], None] = print,
@@ -94,6 +96,7 @@ def remember(
         text: sentences and their translations instead.
         valid: the same, by which the neighbours' share and temperature are chosen; by default the validation text of
             ``data``.
+        others: further members of the ensemble that the share is chosen for.
         neighbours: nearest entries of a state.
         most: the largest number of entries, for which pairs are taken evenly spread.
         say: called with lines about the progress and the result.
@@ -112,7 +115,9 @@ def remember(
         raise ConfigurationError(f"most is a number of entries of at least 1, got {most}")
     build(Remembering, {"neighbours": neighbours, "share": SHARES[0], "temperature": 1.0}, "the datastore")
     check_new_folder(output)
-    bundle = load_bundle(folder)
+    bundle, members = load_bundle(folder), [load_bundle(locate(Path(path))) for path in others]
+    for path, member in zip(others, members, strict=True):
+        require_same_vocabularies(bundle, member, str(path))
     if bundle.directions:
         raise ConfigurationError(f"{model}: has several directions; a datastore is of a model of one")
     if (reason := why_not(bundle.searched)) is not None:
@@ -128,7 +133,7 @@ def remember(
     pairs, tried = pairs.spread(most), tried.spread(_TRIED)
     keys, steps, symbols = _entries(bundle, pairs, say)
     packed = PackedDatastore(keys, steps, symbols)
-    how, before, after = _choose(bundle, packed, tried, neighbours)
+    how, before, after = _choose([bundle, *members], packed, tried, neighbours)
     with atomic_folder(output) as draft:
         arrays = {"keys": keys, "steps": steps, "symbols": symbols}
         digest = write_tensors(draft / ARRAYS, {name: torch.from_numpy(array) for name, array in arrays.items()})
@@ -212,11 +217,15 @@ def states_of(bundle: Bundle, pairs: Pairs) -> Iterator[tuple[Float[Tensor, "sym
 
 
 @torch.no_grad()
-def _choose(bundle: Bundle, packed: PackedDatastore, pairs: Pairs, neighbours: int) -> tuple[Remembering, float, float]:
-    """Share and temperature with the lowest loss, and the loss without and with them."""
-    found = list(states_of(bundle, pairs))
-    states, following = torch.cat([one for one, _ in found]), torch.cat([one for _, one in found])
-    own = token_log_probabilities(states, bundle.model.output, following).double().exp()
+def _choose(
+    bundles: Sequence[Bundle], packed: PackedDatastore, pairs: Pairs, neighbours: int
+) -> tuple[Remembering, float, float]:
+    """Share and temperature with the lowest loss of an ensemble, and the loss without and with them."""
+    found = [list(zip(*states_of(bundle, pairs), strict=True)) for bundle in bundles]  # all in the same order
+    read, following = [torch.cat(states) for states, _ in found], torch.cat(found[0][1])
+    pairs_of = zip(read, bundles, strict=True)
+    each = [token_log_probabilities(states, one.model.output, following).double().exp() for states, one in pairs_of]
+    own, states = torch.stack(each).mean(dim=0), read[0]
     entries, values = map(torch.from_numpy, packed.nearest(states.numpy(), min(neighbours, packed.entries)))
     right = torch.from_numpy(packed.symbols)[entries] == following[:, None]
     distances = 2 * (values[:, :1] - values).double()  # beyond that of the nearest

@@ -194,26 +194,30 @@ class Translator:
         joined.draft = draft
         return joined
 
-    def with_datastore(self, folder: str | Path) -> Translator:
+    def with_datastore(self, datastore: str | Path | Datastore) -> Translator:
         """A translator that mixes in what followed similar states in a text (`engine.neighbours`).
 
         An ensemble remembers by the states of its first model. Everything that the compiled search does not do is
         refused.
 
         Args:
-            folder: what `multihead datastore` wrote for this model.
+            datastore: what `multihead datastore` wrote for this model, or the same in memory.
 
         Raises:
             FormatError: it is no datastore, or damaged.
             ConfigurationError: it is of another model; this one was not read from a folder, or is not searched by
                 compiled code.
         """
-        from multihead.translating.datastore import read
+        from multihead.translating.datastore import check_model, read
 
         if self.folder is None:
             raise ConfigurationError("a datastore belongs to the model of a folder: load the translator from there")
-        joined = copy(self)
-        joined.datastore = read(Path(folder), model_digest(locate(self.folder)))
+        joined, digest = copy(self), model_digest(locate(self.folder))
+        if isinstance(datastore, str | Path):
+            joined.datastore = read(Path(datastore), digest)
+        else:
+            check_model(datastore.model, digest, "the datastore")
+            joined.datastore = datastore
         joined._find_engine(self._own, Constraints())
         return joined
 

@@ -327,7 +327,10 @@ def test_the_flags_of_each_use_give_its_validation_score(
 ) -> None:
     """Of uses that choose, the score is held out; their flags are accepted, and translate all lines."""
     uses = json.loads((whole / "uses.json").read_text())["uses"]
-    assert [use["use"] for use in uses if "--weights" not in use["flags"]] == ["the model alone", "an ensemble"]
+    plain = [use["use"] for use in uses if "--weights" not in use["flags"]]
+    assert plain[:2] == ["the model alone", "an ensemble"]
+    assert set(plain[2:]) <= {f"{name} and a datastore" for name in plain[:2]}  # those that gain
+    assert (whole / "datastore" / "datastore.json").is_file()
     text = {name: wishes[f"valid_{name}"] for name in ("source", "target")}
     for use in uses:
         flags = ("--source", text["source"], "--target", text["target"], "--json")
@@ -345,6 +348,7 @@ def test_the_server_offers_every_use(whole: Path) -> None:
     for team, use in zip(teams, uses, strict=True):
         flags = list(zip(use["flags"][::2], use["flags"][1::2], strict=True))
         assert [str(path) for path in team.others] == [value for flag, value in flags if flag == "--with"]
+        assert [str(team.datastore)] == [value for flag, value in flags if flag == "--datastore"] or not team.datastore
         assert [str(path) for path in team.reverse] == [value for flag, value in flags if flag == "--reverse"]
         assert [str(team.weights)] == [value for flag, value in flags if flag == "--weights"] or team.weights is None
     assert {team.name for team in teams} >= {"model alone", "ensemble"}

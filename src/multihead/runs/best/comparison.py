@@ -1,8 +1,9 @@
 """How the models of a run in stages translate best, on validation text.
 
 The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model chooses among
-the candidates of either (`translating.choosing`), with weights that `judging.tune` finds. Each use has the flags of
-``multihead translate`` that give it, so that a user pays for quality what it is worth to them.
+the candidates of either (`translating.choosing`), with weights that `judging.tune` finds; a datastore of the model's
+text (`engine.neighbours`) is slower still. Each use has the flags of ``multihead translate`` that give it, so that a
+user pays for quality what it is worth to them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def compare_uses(
     found: Callable[[Use], None],
     progress: Callable[[int], None],
     direction: Direction | None = None,
+    datastore: Path | None = None,
 ) -> list[Use]:
     """The uses of a model with others of its vocabulary, the simplest first.
 
@@ -70,6 +72,7 @@ def compare_uses(
         found: called with each use as soon as it is measured.
         progress: called with the number of newly translated sentences; it may raise, to stop.
         direction: of the sentences, if the models have several.
+        datastore: what the model remembers; a use of it is listed if it is better than the same without.
     """
     sources, references = valid
     there = Languages() if direction is None else Languages(*direction)
@@ -80,14 +83,23 @@ def compare_uses(
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
         members = [word for path in others for word in ("--with", str(path))]
         systems.append((f"an ensemble{named}", ensemble, [*asked, *members]))
+    if datastore is not None:
+        for name, system, flags in systems[:]:
+            remembering = system.with_datastore(datastore)
+            systems.append((f"{name} and a datastore", remembering, [*flags, "--datastore", str(datastore)]))
     judge = Translator.load_ensemble(reverse, languages=back) if reverse and len(sources) >= MIN_LINES else None
     uses: list[Use] = []
-    for name, system, flags in systems:
+    without: dict[int, float] = {}
+    for place, (name, system, flags) in enumerate(systems):
         translations = system.translate(list(sources), progress=progress)
         plain = Use(name, tuple(flags), score(translations, references, language).bleu)
+        if system.datastore is None:
+            without[place] = plain.bleu
+        elif plain.bleu <= without[place - len(systems) // 2]:
+            continue
         uses.append(plain)
         found(plain)
-        if judge is None:
+        if judge is None or (system.datastore is not None and place < len(systems) - 1):
             continue
         request = TranslationRequest(system.search_settings(beam=_BEAM))
         judged = system.with_reverse(judge)

@@ -101,6 +101,8 @@ class BestConfig(Settings):
     """Students, which follow several forward models; true and false, which older runs have, are 1 and 0."""
     small: bool = False
     """Whether a model of half the size follows; not in runs of version 0.6."""
+    datastore: bool = False
+    """Whether the best model remembers its text at the end; not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -149,6 +151,14 @@ def decide(
     )
     choices.reasons["small"] = "half the size, for browsers and phones" if several_models else "no time for one"
     choices.reasons["reverse"] = "makes pairs" if monolingual else "no time for one" if short else "chooses candidates"
+    remembers = several_models and not several and pairs < FEW_PAIRS
+    choices.reasons["datastore"] = (
+        "the best model remembers its text"
+        if remembers
+        else "no time for one"
+        if short
+        else "is for one direction, and little text"
+    )
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
         choices.reasons["reverse"] = "each model has all directions"
@@ -162,6 +172,7 @@ def decide(
         reverse=0 if several or (short and monolingual is None) else 1,
         student=2 if several_models and not both_ways else 0,
         small=several_models,
+        datastore=remembers,
         both_ways=both_ways,
         monolingual=monolingual,
         pairs=pairs,
@@ -183,6 +194,7 @@ class Stage:
 
 
 BOTH, FORWARD, REVERSE, STUDENT, SMALL, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "small", "best"
+DATASTORE = "datastore"
 TEXT, BOTH_TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = (
     "text",
     "text-both",
@@ -205,7 +217,9 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
     student = [Stage(name, 0.7) for name in students_of(config)]
     small = [Stage(SMALL, 0.7)] if config.small else []
-    last = (*student, *small, Stage(BEST, 0.12 if reverse or student or small else 0.02))
+    several = bool(reverse or student or small)
+    store = [Stage(DATASTORE, 0.06)] if config.datastore else []
+    last = (*student, *small, *store, Stage(BEST, (0.3 if store else 0.12) if several else 0.02))
     if config.monolingual is None:
         return (*both, *forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)

@@ -27,7 +27,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from multihead import work_folder
+from multihead.bundle import load_bundle
 from multihead.configuration import build, inspect_machine
+from multihead.engine.search import why_not
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import atomic_file, copy_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
@@ -55,6 +57,7 @@ from multihead.text.segment import has_merges
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
+from multihead.translating.remember import remember
 from multihead.uses_file import NEAR, USES
 
 _STAGES, _START, _END = "stages.jsonl", "small-start", "{}-end"
@@ -174,7 +177,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
         config.reasons,
         {
             name: getattr(config, name)
-            for name in (length, "seed", "both_ways", "forward", "reverse", "student", "small")
+            for name in (length, "seed", "both_ways", "forward", "reverse", "student", "small", "datastore")
         },
         log,
     )
@@ -256,6 +259,8 @@ class BestRun:
             self._finish()
         elif stage.name == plan.SMALL and not self._begin_small():
             pass
+        elif stage.name == plan.DATASTORE:
+            self._remember(self._folder / stage.name)
         elif stage.name == plan.PAIRS:
             self._make_pairs(self._folder / stage.name)
         elif stage.name == plan.MORE_TEXT:
@@ -475,10 +480,26 @@ class BestRun:
 
     # ----------------------------------------------------------------------- the end
 
+    def _remember(self, output: Path) -> None:
+        """Make the datastore of the best model, for the ensemble that it is the first model of."""
+        last = self._last()
+        others = [self._model_of(path) for path in self._members() if path != last]
+        if output.exists():
+            return
+        if (reason := why_not(load_bundle(self._model_of(last)).searched)) is not None:
+            self._log.say(f"there will be no datastore: {reason}")
+            return
+        model, data = self._model_of(last), self._folder / plan.TEXT
+        remember(model, output=output, data=data, others=others, say=self._log.say)
+
+    def _members(self) -> list[Path]:
+        """The trainings whose models are an ensemble."""
+        return self._students if len(self._students) > 1 else self._forward
+
     def _finish(self) -> None:
         """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
         last, sentences, uses = self._last(), 0, list[Use]()
-        members = self._students if len(self._students) > 1 else self._forward
+        members, store = self._members(), self._folder / plan.DATASTORE
         small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
         model, others = self._model_of(last), [self._flag_of(path) for path in members if path != last]
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
@@ -493,6 +514,7 @@ class BestRun:
                 found=lambda use: self._log.say(f"  {use}"),
                 progress=lambda _: self._check_stop(),
                 direction=direction,
+                datastore=store if store.exists() else None,
             )
             uses += own
             if small.is_dir():
