@@ -53,7 +53,8 @@ _FILE = click.Path(path_type=Path)
     default=2_000_000,
     show_default=True,
     metavar="NUMBER",
-    help="Maximum number of entries, each a token of --target; of more text, pairs are taken evenly spread.",
+    help="About how many entries there are at most, one for each target token; of more text, pairs are taken evenly "
+    "spread.",
 )
 def datastore(
     model: Path,

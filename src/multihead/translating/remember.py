@@ -98,7 +98,7 @@ def remember(
             ``data``.
         others: further members of the ensemble that the share is chosen for.
         neighbours: nearest entries of a state.
-        most: the largest number of entries, for which pairs are taken evenly spread.
+        most: about how many entries there are at most, for which pairs are taken evenly spread.
         say: called with lines about the progress and the result.
 
     Returns:
@@ -127,7 +127,9 @@ def remember(
     if valid is not None:
         tried = _encoded(bundle, *valid)
     if tried is None:
-        raise ConfigurationError("name validation text, by which the share of the neighbours is chosen")
+        raise ConfigurationError(
+            "name validation text, by which the share of the neighbours is chosen: --valid-source and --valid-target"
+        )
     if not len(pairs) or not len(tried):
         raise ConfigurationError("the text, or the validation text, holds no pairs")
     pairs, tried = pairs.spread(most), tried.spread(_TRIED)

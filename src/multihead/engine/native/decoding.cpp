@@ -405,13 +405,13 @@ struct Worker {
     // Makes the logits of a row log-probabilities, in place, mixed with those of its neighbours; false if a model gave
     // NaN.
     bool normalize(const Kept &its, i64 r, i64 count) {
-        if (!average(its, r, count)) return false;
+        if (!combine(its, r, count)) return false;
         if (search.neighbours) search.neighbours->mix(its.row(r), count, nearest[r - its.begin]);
         return true;
     }
 
     // Makes the logits of a row log-probabilities of all models together, in place; false if a model gave NaN.
-    bool average(const Kept &its, i64 r, i64 count) {
+    bool combine(const Kept &its, i64 r, i64 count) {
         const i64 models = (i64)runners.size();
         float *log = its.row(r);
         if (models > 1 && set.mean == PROBABILITIES) {
@@ -996,7 +996,7 @@ extern "C" i64 decoding_draft(void *search, const void *model, i64 most, double 
     const Model &its = *(const Model *)model;
     const Sizes &own = s.members[0].model.sizes;
 #ifndef __wasm__
-    if (s.neighbours) return 1;
+    if (s.neighbours || s.sharpening) return 1;
 #endif
     if (s.set.beam != 1 || s.left || most < 1 || sources < 1 || targets < 1) return 1;
     if (its.sizes.source_vocab != own.source_vocab || its.sizes.target_vocab != own.target_vocab) return 1;
