@@ -38,6 +38,7 @@ FOLDERS: dict[str, list[str]] = {
     "adapt --output": ["RUN", "RUN"],
     "shrink --output": ["RUN"],
     "quantise --output": ["RUN"],
+    "datastore --output": ["RUN"],
     "import --output": ["RUN"],
     "export --output": ["RUN", "--format", "ctranslate2"],
     "pretrain --output": ["--train", "SOURCE", "--updates", "1"],

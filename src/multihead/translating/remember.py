@@ -12,7 +12,6 @@ the neighbours count is chosen on validation text: the share s and the temperatu
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from multihead.engine.datastore import Floats, PackedDatastore
 from multihead.engine.search import why_not
 from multihead.errors import ConfigurationError
 from multihead.files import atomic_folder, check_new_folder, write_tensors
+from multihead.model_folder import write_json
 from multihead.sealed import open_folder, seal
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
@@ -140,7 +140,7 @@ def remember(
         arrays = {"keys": keys, "steps": steps, "symbols": symbols}
         digest = write_tensors(draft / ARRAYS, {name: torch.from_numpy(array) for name, array in arrays.items()})
         said = {"format_version": FORMAT_VERSION, "model": model_digest(folder), **how.model_dump()}
-        (draft / CONFIG).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        write_json(draft / CONFIG, said)
         seal(draft, {ARRAYS: digest})
     size = (output / ARRAYS).stat().st_size / 1e6
     say(

@@ -1080,23 +1080,15 @@ extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows
     const Datastore &its = *(const Datastore *)store;
     const i64 some = 64;
     std::atomic<bool> full{false};
+    std::atomic<i64> next{0};
     if (rows < 0 || count < 1 || threads < 1) return 1;
-#pragma omp parallel num_threads((int)std::min<i64>(threads, 1024))
-    {
+    const auto find = [&] {
         Rows queries;
         Block room;
-        std::vector<Best> best;
-#pragma omp for schedule(dynamic)
-        for (i64 begin = 0; begin < rows; begin += some) {
+        std::vector<Best> best(some);
+        for (i64 begin; (begin = next.fetch_add(some)) < rows;) {
             const i64 here = std::min(some, rows - begin);
-            const auto find = [&] {
-                best.resize(some);
-                its.find(states + begin * its.width, here, its.width, count, best.data(), queries, room);
-            };
-            if (!fits(find)) {
-                full = true;
-                continue;
-            }
+            its.find(states + begin * its.width, here, its.width, count, best.data(), queries, room);
             for (i64 r = 0; r < here; r++)
                 for (i64 n = 0; n < count; n++) {
                     const bool found = n < best[r].count;
@@ -1104,6 +1096,12 @@ extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows
                     values[(begin + r) * count + n] = found ? best[r].value[n] : NOTHING;
                 }
         }
+    };
+#ifdef _OPENMP
+#pragma omp parallel num_threads((int)std::min<i64>(threads, 1024))
+#endif
+    {
+        if (!fits(find)) full = true;
     }
     return full;
 }
