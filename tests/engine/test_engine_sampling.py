@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.engine.test_engine_ensemble import shortlist_of
 
 from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.greedy import greedy_search
@@ -16,7 +17,7 @@ from multihead.decoding.sampling import sample as step_by_step
 from multihead.decoding.scoring import force
 from multihead.decoding.search import MEANS, Mean, Search, wu
 from multihead.decoding.sharpening import Sharpening, streams
-from multihead.decoding.shortlist import Shortlist, Shortlisted
+from multihead.decoding.shortlist import Shortlisted
 from multihead.decoding.task import SearchTask
 from multihead.engine import search as module
 from multihead.engine.drafting import DraftedSearch
@@ -50,12 +51,6 @@ def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], near: 
                     (wanted.log_probability, wanted.score), abs=near
                 )
     return results
-
-
-def shortlist_of(vocab: int) -> Shortlist:
-    draw = np.random.default_rng(1)
-    always = [0, 2, 3, *draw.choice(np.arange(4, vocab), 20, replace=False).tolist()]
-    return Shortlist(always, np.arange(vocab + 1) * 4, draw.integers(4, vocab, vocab * 4))
 
 
 def test_it_draws_what_is_drawn_in_pytorch(drawn: Any, kind: str) -> None:

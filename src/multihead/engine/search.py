@@ -8,9 +8,9 @@ embeddings once, and the inputs of products; sums are float32, those of integers
 are then stored in bfloat16.
 
 engine/native/ computes a step (network.h, attention.h, products.h). `engine.ensemble` lets several models search as
-one, `engine.drafting` lets a small model guess what a large one then checks, and `engine.sampling` draws translations
-instead of searching the best. Other searches, restrictions, other
-networks and devices are left to `multihead.decoding`.
+one, `engine.drafting` lets a small model guess what a large one then checks, `engine.neighbours` mixes in what followed
+similar states in a text, and `engine.sampling` draws translations instead of searching the best. Other searches,
+restrictions, other networks and devices are left to `multihead.decoding`.
 """
 
 from __future__ import annotations

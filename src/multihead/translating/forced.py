@@ -121,14 +121,18 @@ def forced_log_probabilities(
 
 def _forced(model: Network, batch: PairBatch) -> Float[Tensor, " tokens"]:
     """The log-probabilities of all tokens of a batch, target after target."""
+    states, wanted = forced_states(model, batch)
+    return token_log_probabilities(states, model.output, wanted.to(states.device))
+
+
+def forced_states(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "tokens width"], Int[Tensor, " tokens"]]:
+    """The input of the output projection at each token of a batch, target after target, and the token."""
     ended, lengths = collate_source(batch.targets, batch.tokenizer.pad_id, batch.tokenizer.eos_id)
     given = ended.roll(1, dims=1)
     given[:, 0] = batch.tokenizer.bos_id
     device = batch.source.device
     real = torch.arange(ended.shape[1]) < lengths[:, None]
-    wanted = ended[real].to(device)
-    states = model.eval().states_at(batch.source, batch.lengths, given.to(device), real.to(device))
-    return token_log_probabilities(states, model.output, wanted)
+    return model.eval().states_at(batch.source, batch.lengths, given.to(device), real.to(device)), ended[real]
 
 
 def token_log_probabilities(

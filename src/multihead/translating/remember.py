@@ -25,17 +25,15 @@ from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, locate, model_digest
 from multihead.configuration import build
-from multihead.data.batching import collate_source
-from multihead.data.store import MAKE_AGAIN, ParallelStore
 from multihead.engine.datastore import Floats, PackedDatastore
 from multihead.engine.search import why_not
 from multihead.errors import ConfigurationError
 from multihead.files import atomic_folder, check_new_folder, write_tensors
 from multihead.model_folder import write_json
-from multihead.sealed import open_folder, seal
-from multihead.text.tokenizer import Tokenizer
+from multihead.sealed import seal
 from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
-from multihead.translating.forced import pair_batches, token_log_probabilities
+from multihead.translating.forced import forced_states, pair_batches, token_log_probabilities
+from multihead.translating.own_text import open_pairs
 from multihead.translating.searching import require_same_vocabularies
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -162,21 +160,9 @@ def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> 
 
 
 def _prepared(folder: Path, bundle: Bundle, name: str) -> Pairs:
-    """The pairs of a run or prepared folder, in the model's subwords."""
-    place = folder / "data"
-    if not (place / name).is_dir():
-        raise ConfigurationError(
-            f"{folder}: has no pairs of text ({place / name}): name a run or a folder of `multihead prepare` with "
-            "--data, or text with --source and --target, and with --valid-source and --valid-target"
-        )
-    with open_folder(folder, MAKE_AGAIN) as found:
-        for side, own in (("source", bundle.source_tokenizer), ("target", bundle.target_tokenizer)):
-            file = f"data/{side}.tokenizer.json"
-            if Tokenizer.read(found, file).digest != own.digest:
-                raise ConfigurationError(
-                    f"{folder / file}: not the subwords of the model; name text with --source and --target"
-                )
-        store = ParallelStore.open(found.part(f"data/{name}"))
+    """The pairs of a run or prepared folder, as lists."""
+    other = ", or text with --source and --target, and with --valid-source and --valid-target"
+    store = open_pairs(folder, bundle, name, other)
     return Pairs(*([side[place].tolist() for place in range(len(side))] for side in (store.source, store.target)))
 
 
@@ -209,13 +195,9 @@ def states_of(bundle: Bundle, pairs: Pairs) -> Iterator[tuple[Float[Tensor, "sym
     """The states of a model before its output projection, and the symbol that follows each, batch after batch."""
     model, tokenizer = bundle.model.eval(), bundle.target_tokenizer
     for batch in pair_batches(model, tokenizer, pairs.sources, pairs.targets, _BATCH_TOKENS):
-        ended, lengths = collate_source(batch.targets, tokenizer.pad_id, tokenizer.eos_id)
-        given = ended.roll(1, dims=1)
-        given[:, 0] = tokenizer.bos_id
-        real = torch.arange(ended.shape[1]) < lengths[:, None]
         with torch.no_grad():
-            states = model.states_at(batch.source, batch.lengths, given, real)
-        yield states, ended[real]
+            found = forced_states(model, batch)
+        yield found
 
 
 @torch.no_grad()

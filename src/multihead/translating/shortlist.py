@@ -30,14 +30,14 @@ import torch
 from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, locate
-from multihead.data.store import MAKE_AGAIN, Int64, ParallelStore
+from multihead.data.store import Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import atomic_file, atomic_folder, write_tensors
 from multihead.model_folder import COPY_AGAIN
 from multihead.sealed import MANIFEST, open_folder, seal
 from multihead.tensor_files import read_tensors
-from multihead.text.tokenizer import Tokenizer
+from multihead.translating.own_text import open_pairs
 
 _CELLS = 4_000_000
 """Pairs of a source and a target symbol that are processed together: memory."""
@@ -142,7 +142,9 @@ def shortlist(
         raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
     folder = locate(Path(model))
     bundle = load_bundle(folder)
-    pairs = _pairs(Path(data or model), bundle)
+    pairs = open_pairs(Path(data or model), bundle)
+    if not len(pairs):
+        raise ConfigurationError(f"{Path(data or model) / 'data' / 'train'}: holds no pairs")
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     made = choose(pairs, len(source), len(target), always, candidates, _shared(bundle), target.eos_id)
     arrays = dict(zip(_NAMES, map(torch.from_numpy, made.arrays), strict=True))
@@ -236,27 +238,6 @@ def _ids(tensors: Mapping[str, Tensor], name: str) -> Ids:
 
 def _bytes(digest: bytes) -> Tensor:
     return torch.tensor(list(digest), dtype=torch.uint8)
-
-
-def _pairs(folder: Path, bundle: Bundle) -> ParallelStore:
-    """The pairs of a run or prepared folder, in the model's subwords."""
-    place = folder / "data"
-    if not (place / "train").is_dir():
-        raise ConfigurationError(
-            f"{folder}: has no pairs of text ({place / 'train'}): name a run, or a folder of `multihead prepare`, with "
-            "--data"
-        )
-    with open_folder(folder, MAKE_AGAIN) as found:
-        for side, digest in _digests(bundle):
-            name = f"data/{side}.tokenizer.json"
-            if bytes.fromhex(Tokenizer.read(found, name).digest) != digest:
-                raise ConfigurationError(
-                    f"{folder / name}: not the subwords of the model; name the text that it was trained on"
-                )
-        store = ParallelStore.open(found.part("data/train"))
-    if not len(store):
-        raise ConfigurationError(f"{place / 'train'}: holds no pairs")
-    return store
 
 
 def _digests(bundle: Bundle) -> list[tuple[str, bytes]]:

@@ -83,33 +83,39 @@ def compare_uses(
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
         members = [word for path in others for word in ("--with", str(path))]
         systems.append((f"an ensemble{named}", ensemble, [*asked, *members]))
-    if datastore is not None:
-        for name, system, flags in systems[:]:
-            remembering = system.with_datastore(datastore)
-            systems.append((f"{name} and a datastore", remembering, [*flags, "--datastore", str(datastore)]))
     judge = Translator.load_ensemble(reverse, languages=back) if reverse and len(sources) >= MIN_LINES else None
     uses: list[Use] = []
-    without: dict[int, float] = {}
-    for place, (name, system, flags) in enumerate(systems):
+
+    def measure(name: str, system: Translator, flags: Sequence[str]) -> Use:
         translations = system.translate(list(sources), progress=progress)
-        plain = Use(name, tuple(flags), score(translations, references, language).bleu)
-        if system.datastore is None:
-            without[place] = plain.bleu
-        elif plain.bleu <= without[place - len(systems) // 2]:
-            continue
-        uses.append(plain)
-        found(plain)
-        if judge is None or system.datastore is not None:  # a choice took minutes, and gained nothing there
+        return Use(name, tuple(flags), score(translations, references, language).bleu)
+
+    def keep(use: Use) -> None:
+        uses.append(use)
+        found(use)
+
+    plain = []
+    for name, system, flags in systems:
+        plain.append(measure(name, system, flags))
+        keep(plain[-1])
+        if judge is None:
             continue
         request = TranslationRequest(system.search_settings(beam=_BEAM))
         judged = system.with_reverse(judge)
         best = tune_texts(judged, sources, references, request, language=language, progress=progress).best
-        if best.held_out > plain.bleu:
+        if best.held_out > plain[-1].bleu:
             choosing = ["--beam", str(_BEAM)]
             choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", str(path))]
-            chosen = Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out)
-            uses.append(chosen)
-            found(chosen)
+            keep(Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out))
+    if datastore is None:
+        return uses
+    remembered = alone.with_datastore(datastore).datastore
+    assert remembered is not None
+    for (name, system, flags), without in zip(systems, plain, strict=True):
+        more = [*flags, "--datastore", str(datastore)]
+        use = measure(f"{name} and a datastore", system.with_datastore(remembered), more)
+        if use.bleu > without.bleu:
+            keep(use)
     return uses
 
 

@@ -27,9 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from multihead import work_folder
-from multihead.bundle import load_bundle
 from multihead.configuration import build, inspect_machine
-from multihead.engine.search import why_not
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import atomic_file, copy_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
@@ -482,15 +480,15 @@ class BestRun:
 
     def _remember(self, output: Path) -> None:
         """Make the datastore of the best model, for the ensemble that it is the first model of."""
-        last = self._last()
-        others = [self._model_of(path) for path in self._members() if path != last]
         if output.exists():
             return
-        if (reason := why_not(load_bundle(self._model_of(last)).searched)) is not None:
-            self._log.say(f"there will be no datastore: {reason}")
-            return
+        last = self._last()
+        others = [self._model_of(path) for path in self._members() if path != last]
         model, data = self._model_of(last), self._folder / plan.TEXT
-        remember(model, output=output, data=data, others=others, say=self._log.say)
+        try:
+            remember(model, output=output, data=data, others=others, say=self._log.say)
+        except ConfigurationError as error:
+            self._log.say(f"there will be no datastore: {error}")
 
     def _members(self) -> list[Path]:
         """The trainings whose models are an ensemble."""
