@@ -11,18 +11,6 @@
 
 namespace network {
 
-// Offers a block of values, a multiple of LANES.
-static inline void offer_all(Best &best, const float *values, i64 count, i64 first) {
-    for (i64 i = 0; i < count; i += LANES) {
-        const vf x = *(const vf *)(values + i);
-        if (!any_above(x, best.bar)) continue;
-        for (u32 lanes = lanes_above(x, best.bar); lanes; lanes &= lanes - 1) {
-            const i64 j = i + __builtin_ctz(lanes);
-            best.offer(values[j], first + j);
-        }
-    }
-}
-
 struct Datastore {
     i64 width;
     Pages pages;
@@ -50,7 +38,8 @@ struct Datastore {
                     const i64 to = std::min(from + together, rows);
                     product(parts[part], queries, from, to, panel, last, y, stride, SET);
                     for (i64 r = from; r < to; r++)
-                        offer_all(best[r], y + (r - from) * stride, (last - panel) * PANEL, first);
+                        offer_all(best[r], y + (r - from) * stride, (last - panel) * PANEL,
+                                  [&](i64 j) { return first + j; });
                 }
             }
     }

@@ -86,6 +86,19 @@ static inline bool any_above(vf x, float bar) {
 #endif
 }
 
+// Offers a block of values, a multiple of LANES; index(j): of value j.
+template <class Index>
+static inline void offer_all(Best &best, const float *values, i64 count, const Index &index) {
+    for (i64 i = 0; i < count; i += LANES) {
+        const vf x = *(const vf *)(values + i);
+        if (!any_above(x, best.bar)) continue;
+        for (u32 lanes = lanes_above(x, best.bar); lanes; lanes &= lanes - 1) {
+            const i64 j = i + __builtin_ctz(lanes);
+            best.offer(values[j], index(j));
+        }
+    }
+}
+
 // Running log of the sum of exp(logit) of a row: the largest logit, and sums of exp(logit - largest).
 struct Normalizer {
     vf sums{};  // of each lane: adding lanes up once a row, not once a block, takes 5% off a step
@@ -147,14 +160,7 @@ struct NextSymbols {
             if (column >= first && column < first + count) logits[column - first] = NOTHING;
         if (no_end && of.end >= first && of.end < first + count) logits[of.end - first] = NOTHING;
         if (!best.count && best.most <= LANES) best.bar = below(largest(logits, count), best.most);
-        for (i64 i = 0; i < count; i += LANES) {
-            const vf x = *(const vf *)(logits + i);
-            if (!any_above(x, best.bar)) continue;
-            for (u32 lanes = lanes_above(x, best.bar); lanes; lanes &= lanes - 1) {
-                const i64 j = i + __builtin_ctz(lanes);
-                best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
-            }
-        }
+        offer_all(best, logits, count, [&](i64 j) { return of.symbols ? of.symbols[first + j] : first + j; });
     }
 
     // Adds all columns of several models: log p = log of the sum over m of exp(a_m), with a_m = logit_m - shift_m. It is
