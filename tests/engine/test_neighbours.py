@@ -19,7 +19,7 @@ from multihead.decoding.sharpening import Sharpening
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
 from multihead.engine import search as module
-from multihead.engine.datastore import MOST, PackedDatastore
+from multihead.engine.datastore import MOST, Cells, PackedDatastore
 from multihead.engine.drafting import DraftedSearch
 from multihead.engine.ensemble import EngineEnsemble
 from multihead.engine.neighbours import NeighbourSearch
@@ -27,6 +27,7 @@ from multihead.engine.sampling import sample
 from multihead.engine.search import Engine
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.translating.cells import divide, rounded
 
 COUNT, SHARE, TEMPERATURE = 5, 0.4, 3.0
 
@@ -156,6 +157,94 @@ def test_the_nearest_are_those_of_plain_arithmetic() -> None:
     assert np.isneginf(values[0, 2:]).all()
 
 
+def in_cells(entries: Any) -> tuple[PackedDatastore, Cells, np.ndarray]:
+    """Entries in cells of some 20, and their order in them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multihead.translating.cells.CELL", 20)
+        order, cells = divide(*entries[:2])
+    return PackedDatastore(*(one[order] for one in entries), cells), cells, order
+
+
+def test_in_all_cells_it_finds_what_it_finds_without(drawn: Any) -> None:
+    model, sources = drawn.model(), drawn.sentences()
+    entries = entries_of(drawn, model)
+    store, cells, _ = in_cells(entries)
+    asked = SearchTask(drawn.symbols, max_lengths=11, n_best=2), Search(beam=3)
+    expected = with_neighbours(Engine(model), entries).search(sources, *asked)
+    for probes in (0, len(cells.sizes), len(cells.sizes) + 5):
+        found = NeighbourSearch(Engine(model), store, COUNT, SHARE, TEMPERATURE, probes)
+        agree(drawn, found.search(sources, *asked), expected)
+    fewer = NeighbourSearch(Engine(model), store, COUNT, SHARE, TEMPERATURE, 1).search(sources, *asked)
+    assert fewer != expected
+
+
+def test_the_nearest_of_some_cells_are_those_of_plain_arithmetic(drawn: Any) -> None:
+    entries = entries_of(drawn, drawn.model())
+    store, cells, order = in_cells(entries)
+    assert sorted(order) == list(range(300))
+    keys = (entries[0] * entries[1][:, None]).astype(np.float64)[order]
+    centre_of = np.repeat(np.arange(len(cells.sizes)), cells.sizes)
+    queries = np.random.default_rng(5).normal(size=(50, 32)).astype(np.float32)
+
+    def scores(rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = queries @ rows.T - 0.5 * (rows**2).sum(axis=1)
+        return found
+
+    ranks = np.argsort(np.argsort(-scores(cells.centres.astype(np.float64)), axis=1), axis=1)
+    for probes in (1, 3, 6):
+        inside = ranks[:, centre_of] < probes
+        expected = np.argsort(np.where(inside, -scores(keys), np.inf), axis=1)[:, :COUNT]
+        found, values = store.nearest(queries, COUNT, probes=probes)
+        assert (found == expected).mean() > 0.9  # rounding exchanges neighbours, and cells on the border
+        assert (np.diff(values, axis=1) <= 0).all()
+        for threads, some in ((1, slice(None)), (3, slice(7, 9))):
+            again = store.nearest(queries[some], COUNT, threads, probes=probes)
+            assert np.array_equal(again[0], found[some])
+            assert np.array_equal(again[1], values[some])
+        assert np.take_along_axis(inside, found, axis=1).mean() > 0.95
+
+
+def test_many_small_cells_are_looked_into_like_few() -> None:
+    """Whole numbers are not rounded, so an entry of one cell is found in the nearest one of 500."""
+    draw = np.random.default_rng(6)
+    keys = draw.integers(-99, 99, (5_000, 16)).astype(np.int8)
+    keys[:, 0] = 127  # the largest number of each row is 127 steps of 1
+    sizes, steps, symbols = np.full(500, 10), np.ones(5_000, np.float32), np.arange(5_000, dtype=np.int32)
+    cells = Cells(keys[::10].astype(np.float32), sizes)  # the first entry of each is its centre
+    store = PackedDatastore(keys, steps, symbols, cells)
+    entries, _ = store.nearest(cells.centres, 1, probes=1)
+    assert np.array_equal(entries[:, 0], np.arange(0, 5_000, 10))
+
+
+def test_a_sentence_in_cells_is_the_same_in_any_company(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sources = drawn.model("pre-norm"), drawn.sentences(20)
+    store, _, _ = in_cells(entries_of(drawn, model))
+    compiled = NeighbourSearch(Engine(model, "int8"), store, COUNT, SHARE, TEMPERATURE, 2)
+    asked = SearchTask(drawn.symbols, max_lengths=12, n_best=3), Search(beam=3)
+    together = compiled.search(sources, *asked, workers=1)
+    assert [compiled.search([one], *asked, workers=2)[0] for one in sources] == together
+    monkeypatch.setattr(module, "MANY_ROWS", 6)
+    assert compiled.search(sources[::-1], *asked, workers=2) == together[::-1]
+
+
+def test_cells_are_those_of_the_nearest_centres() -> None:
+    """Of entries around a few points, which are all found; an entry alone is a cell of its own."""
+    draw = np.random.default_rng(4)
+    points, own = draw.normal(size=(6, 24)).astype(np.float32), draw.integers(0, 6, 900)
+    values = points[own] + 0.01 * draw.normal(size=(900, 24)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multihead.translating.cells.CELL", 30)
+        order, cells = divide(*rounded(values))
+    ends = np.cumsum(cells.sizes)
+    assert ends[-1] == 900
+    for start, stop in zip(ends - cells.sizes, ends, strict=True):
+        assert len(set(own[order[start:stop]])) == 1
+        assert (np.diff(order[start:stop]) > 0).all()
+    few, alone = divide(*rounded(values[:1]))
+    assert list(few) == [0]
+    assert list(alone.sizes) == [1]
+
+
 def test_one_symbol_gets_the_whole_share(drawn: Any) -> None:
     """All entries are followed by the end symbol: the empty translation has (1 - s) p + s."""
     model, sources, end = drawn.model(), drawn.sentences(4), drawn.symbols.end
@@ -199,6 +288,17 @@ def test_what_does_not_fit_is_refused(drawn: Any) -> None:
         store.nearest(np.zeros((2, 31), np.float32), 4)
     with pytest.raises(ConfigurationError, match="got 0"):
         store.nearest(np.zeros((2, 32), np.float32), 0)
+    with pytest.raises(ConfigurationError, match="there are 0 cells, got 3"):
+        NeighbourSearch(engine, store, 4, 0.5, 1.0, 3)
+    one = np.zeros((2, 32), np.float32)
+    for cells in (
+        Cells(one, np.array([200, 99])),
+        Cells(one, np.array([300, 0])),
+        Cells(one, np.array([300])),
+        Cells(one[:, 1:], np.array([200, 100])),
+    ):
+        with pytest.raises(ShapeError, match="expected cells with 300 entries together"):
+            PackedDatastore(keys, steps, symbols, cells)
 
 
 def test_a_draft_rests_and_the_library_refuses_what_cannot_be(drawn: Any) -> None:
@@ -210,7 +310,7 @@ def test_a_draft_rests_and_the_library_refuses_what_cannot_be(drawn: Any) -> Non
     assert with_neighbours(drafted, entries).search(sources, *task) == expected
     store = PackedDatastore(*entries)
     with drafted.open(*task, 9, 1) as running:
-        assert running._library.decoding_neighbours(running._search, store.handle, 4, 0.5, 1.0) == 1
+        assert running._library.decoding_neighbours(running._search, store.handle, 4, 0, 0.5, 1.0) == 1
     with engine.open(*task, 9, 1) as running:
         library, handle = running._library, running._search
         for count, share, temperature in (
@@ -220,16 +320,19 @@ def test_a_draft_rests_and_the_library_refuses_what_cannot_be(drawn: Any) -> Non
             (4, 1.0, 1.0),
             (4, 0.5, -1.0),
         ):
-            assert library.decoding_neighbours(handle, store.handle, count, share, temperature) == 1
+            assert library.decoding_neighbours(handle, store.handle, count, 0, share, temperature) == 1
+        for probes in (-1, 2):
+            assert library.decoding_neighbours(handle, store.handle, 4, probes, 0.5, 1.0) == 1
+        assert library.decoding_datastore_cells(store.handle, 0, 0, 7) == 1
         empty = library.decoding_datastore(32)
-        assert library.decoding_neighbours(handle, empty, 4, 0.5, 1.0) == 1
+        assert library.decoding_neighbours(handle, empty, 4, 0, 0.5, 1.0) == 1
         negative = np.array([-1], np.int64)
         key = np.zeros((1, 32), np.float32)
         assert library.decoding_datastore_add(empty, key.ctypes.data, key.ctypes.data, negative.ctypes.data, 1) == 1
         library.decoding_datastore_free(empty)
         assert library.decoding_datastore(0) is None
         running.add(0, sources[0], 9)
-        assert library.decoding_neighbours(handle, store.handle, 4, 0.5, 1.0) == 1
+        assert library.decoding_neighbours(handle, store.handle, 4, 0, 0.5, 1.0) == 1
     broken = replace(drawn.symbols, forbidden=(0, 1, 2, int(entries[2][0])))
     found = with_neighbours(engine, entries).search(sources, replace(task[0], symbols=broken), Search(beam=4))
     assert all(int(entries[2][0]) not in row[0].tokens for row in found)

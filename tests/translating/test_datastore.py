@@ -119,6 +119,31 @@ def test_the_share_is_the_one_with_the_lowest_loss(trained: Path, numbers: Numbe
     assert float(own.log().sum()) == pytest.approx(sum(alone), rel=1e-3)
 
 
+def test_as_few_cells_are_looked_into_as_the_loss_allows(
+    trained: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of many, and all where no loss is allowed; entries and translations are the same."""
+    monkeypatch.setattr("multihead.translating.cells.CELL", 40)
+    digest, said, found = model_digest(trained / "best"), list[str](), {}
+    for tolerance in (0.001, -10.0):
+        monkeypatch.setattr("multihead.translating.remember.TOLERANCE", tolerance)
+        folder = remember(trained, output=tmp_path / str(tolerance), say=said.append)
+        found[tolerance] = read(folder, digest)
+        remembering = Translator.load(trained).with_datastore(folder)
+        assert remembering.translate(TEXTS) == Translator.load(trained).with_datastore(store).translate(TEXTS)
+    some, every = found.values()
+    cells, whole = len(some.cells.sizes), read(store, digest)
+    assert cells > 20
+    assert 1 <= some.how.probes < cells
+    assert f"in {some.how.probes} of {cells} cells" in said[0]
+    assert every.how.probes == 0
+    assert f"in {cells} of {cells} cells" in said[1]
+    assert every.how.share == whole.how.share
+    assert every.how.temperature == pytest.approx(whole.how.temperature)
+    rows = [sorted(zip(map(bytes, one.keys), one.symbols.tolist(), strict=True)) for one in (some, whole)]
+    assert rows[0] == rows[1]
+
+
 def test_the_share_can_be_chosen_for_an_ensemble(trained: Path, store: Path, tmp_path: Path) -> None:
     """Of the model with itself it is that of the model alone; another vocabulary is refused."""
     said: list[str] = []
@@ -183,7 +208,8 @@ def test_what_does_not_fit_is_refused(trained: Path, store: Path, tmp_path: Path
 def changed(store: Path, folder: Path, config: dict[str, Any] | None = None, **arrays: np.ndarray) -> Path:
     """A copy of a datastore with another description or other arrays."""
     shutil.copytree(store, folder)
-    found = {**{name: getattr(read_any(store), name) for name in ("keys", "steps", "symbols")}, **arrays}
+    read = read_any(store)
+    found = {"keys": read.keys, "steps": read.steps, "symbols": read.symbols, **read.cells._asdict(), **arrays}
     write_tensors(folder / ARRAYS, {name: torch.from_numpy(array) for name, array in found.items()})
     said = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**said, **(config or {})}))
@@ -206,6 +232,9 @@ def test_a_damaged_one_is_refused(trained: Path, store: Path, tmp_path: Path) ->
         ({"keys": found.keys.astype(np.float32)}, "expected .*int8"),
         ({"keys": found.keys[1:]}, "expected keys"),
         ({"symbols": -found.symbols}, "expected symbols from 0 on"),
+        ({"sizes": found.cells.sizes + 1}, "expected cells with"),
+        ({"centres": found.cells.centres[:, 1:]}, "expected cells with"),
+        ({"config": {"probes": -1}}, "probes"),
         ({"symbols": found.symbols + 10_000}, "the datastore is of a model"),
     ]
     for number, (change, message) in enumerate(cases):

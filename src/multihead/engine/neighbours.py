@@ -5,8 +5,9 @@
 
 q is the state of the first model before its output projection, and the entries of a datastore are such states k, each
 with the symbol v that follows it (Khandelwal, Fan, Jurafsky, Zettlemoyer, Lewis 2021, "Nearest neighbor machine
-translation", section 2; they take the state before the last feed-forward network). All entries are compared, with keys
-and states rounded to int8. `translating.datastore` reads datastores, and `translating.remember` makes them.
+translation", section 2; they take the state before the last feed-forward network). The entries of the nearest cells
+are compared (`engine.datastore`), or all, with keys and states rounded to int8. `translating.datastore` reads
+datastores, and `translating.remember` makes them.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ class NeighbourSearch(CompiledSearch):
         count: nearest entries of a state.
         share: their part of the probabilities.
         temperature: of the distances.
+        probes: cells that a state looks into; 0 for all.
 
     Raises:
         ConfigurationError: an impossible number; another width; a symbol outside the vocabulary; a shortlist.
     """
 
     def __init__(
-        self, search: CompiledSearch, datastore: PackedDatastore, count: int, share: float, temperature: float
+        self,
+        search: CompiledSearch,
+        datastore: PackedDatastore,
+        count: int,
+        share: float,
+        temperature: float,
+        probes: int = 0,
     ) -> None:
         together = search.undrafted.together
         config = together.engines[0].config
@@ -40,6 +48,7 @@ class NeighbourSearch(CompiledSearch):
                 f"neighbours are from 1 to {MOST}, their share is above 0 and below 1, and the temperature above 0, "
                 f"got {count}, {share} and {temperature}"
             )
+        datastore.check_probes(probes)
         if datastore.width != config.width or int(datastore.symbols.max()) >= config.target_vocab:
             raise ConfigurationError(
                 f"the datastore is of a model of width {datastore.width} with at least {datastore.symbols.max() + 1} "
@@ -47,7 +56,7 @@ class NeighbourSearch(CompiledSearch):
             )
         if together.engines[0].shortlist is not None:
             raise ConfigurationError("a datastore has symbols of the whole vocabulary: leave out the shortlist")
-        self._together = together._replace(neighbours=Neighbours(datastore, count, share, temperature))
+        self._together = together._replace(neighbours=Neighbours(datastore, count, share, temperature, probes))
 
     @property
     def together(self) -> Together:

@@ -108,6 +108,8 @@ class Neighbours(NamedTuple):
     """Their part of the probabilities, above 0 and below 1."""
     temperature: float
     """Of the distances, above 0."""
+    probes: int = 0
+    """Cells that are looked into; 0 for all."""
 
 
 class CompiledSearch(ABC):
@@ -295,8 +297,8 @@ class RunningSearch:
 
     def _set_neighbours(self, neighbours: Neighbours) -> None:
         """Pass a datastore to the library."""
-        handle, *how = neighbours.datastore.handle, neighbours.nearest, neighbours.share, neighbours.temperature
-        if self._library.decoding_neighbours(self._search, handle, *how):
+        store, nearest, share, temperature, probes = neighbours
+        if self._library.decoding_neighbours(self._search, store.handle, nearest, probes, share, temperature):
             raise ConfigurationError(
                 "this datastore does not fit the models: it is of another width or vocabulary, empty, or beside a "
                 "shortlist or a draft"

@@ -4,7 +4,8 @@ It is a folder of two files. `translating.remember` writes it, and the compiled 
 which has the equations). Nothing here imports torch.
 
     datastore.json           the model that it is of, and how its neighbours are used
-    datastore.safetensors    keys [entries, width] of int8, what 1 stands for in each (steps), symbols [entries]
+    datastore.safetensors    keys [entries, width] of int8, what 1 stands for in each (steps), symbols [entries],
+                             centres [cells, width] and sizes [cells] of the cells, whose entries stand together
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from multihead.configuration import MOST_FACTOR, Settings, build
-from multihead.engine.datastore import MOST, Floats, PackedDatastore
+from multihead.engine.datastore import MOST, Cells, Floats, PackedDatastore
 from multihead.errors import ConfigurationError, FormatError, ShapeError
 from multihead.sealed import open_folder
 from multihead.tensor_files import read_arrays
@@ -31,7 +32,7 @@ CONFIG, ARRAYS = "datastore.json", "datastore.safetensors"
 FORMAT_VERSION = 1
 AGAIN = "make it again by `multihead datastore`"
 
-_TYPES = {"keys": "int8", "steps": "float32", "symbols": "int32"}
+_TYPES = {"keys": "int8", "steps": "float32", "symbols": "int32", "centres": "float32", "sizes": "int64"}
 
 
 class Remembering(Settings):
@@ -43,6 +44,8 @@ class Remembering(Settings):
     """Their part of the probabilities."""
     temperature: float = Field(gt=0, le=MOST_FACTOR)
     """Of the squared distances."""
+    probes: int = Field(default=0, ge=0)
+    """Cells that a state looks into; 0 for all."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Datastore:
     Args:
         model: `bundle.model_digest` of the model whose states they are.
         how: how its neighbours are used.
-        keys, steps, symbols: as `engine.neighbours.PackedDatastore` takes them.
+        keys, steps, symbols, cells: as `engine.datastore.PackedDatastore` takes them.
     """
 
     model: str
@@ -60,6 +63,7 @@ class Datastore:
     keys: npt.NDArray[np.int8]
     steps: Floats
     symbols: npt.NDArray[np.int32]
+    cells: Cells
 
     @cached_property
     def packed(self) -> PackedDatastore:
@@ -68,7 +72,7 @@ class Datastore:
         Raises:
             ShapeError, ConfigurationError, SurroundingsError: as `PackedDatastore`.
         """
-        return PackedDatastore(self.keys, self.steps, self.symbols)
+        return PackedDatastore(self.keys, self.steps, self.symbols, self.cells)
 
     def join(self, search: CompiledSearch) -> CompiledSearch:
         """A search that mixes the datastore in.
@@ -78,7 +82,8 @@ class Datastore:
         """
         from multihead.engine.neighbours import NeighbourSearch
 
-        return NeighbourSearch(search, self.packed, self.how.neighbours, self.how.share, self.how.temperature)
+        how = self.how
+        return NeighbourSearch(search, self.packed, how.neighbours, how.share, how.temperature, how.probes)
 
 
 def read(folder: Path, model: str) -> Datastore:
@@ -108,7 +113,8 @@ def read(folder: Path, model: str) -> Datastore:
     if types != _TYPES:
         raise FormatError(f"{folder / ARRAYS}: has {types}, expected {_TYPES}; {AGAIN}")
     values = {name: array for name, (_, array) in arrays.items()}
-    made = Datastore(own, how, **values)
+    cells = Cells(values.pop("centres"), values.pop("sizes"))
+    made = Datastore(own, how, **values, cells=cells)
     try:
         made.packed  # noqa: B018  # checks the shapes
     except ShapeError as error:

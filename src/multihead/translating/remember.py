@@ -7,7 +7,9 @@ the neighbours count is chosen on validation text: the share s and the temperatu
 
     - log((1 - s) p(y_t) + s p_neighbours(y_t))
 
-`translating.datastore` has the format, `engine.neighbours` the search.
+and then how many cells of entries are looked into: the fewest with which that mean is at most `TOLERANCE` higher.
+
+`translating.datastore` has the format, `translating.cells` divides the entries, `engine.neighbours` is the search.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from multihead.errors import ConfigurationError
 from multihead.files import atomic_folder, check_new_folder, write_tensors
 from multihead.model_folder import write_json
 from multihead.sealed import seal
+from multihead.translating.cells import divide, rounded
 from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
 from multihead.translating.forced import forced_states, pair_batches, token_log_probabilities
 from multihead.translating.own_text import open_pairs
@@ -39,6 +42,10 @@ from multihead.translating.searching import require_same_vocabularies
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
 TEMPERATURES = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 """In units of the mean squared distance between the nearest and the last neighbour."""
+
+PROBES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Cells that are tried, before all."""
+TOLERANCE = 0.001
 
 _TRIED = 20_000
 """Validation symbols by which share and temperature are chosen."""
@@ -92,7 +99,7 @@ def remember(
         output: a new or empty folder.
         data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
         text: sentences and their translations instead.
-        valid: the same, by which the neighbours' share and temperature are chosen; by default the validation text of
+        valid: the same, by which share, temperature and probes are chosen; by default the validation text of
             ``data``.
         others: further members of the ensemble that the share is chosen for.
         neighbours: nearest entries of a state.
@@ -132,18 +139,21 @@ def remember(
         raise ConfigurationError("the text, or the validation text, holds no pairs")
     pairs, tried = pairs.spread(most), tried.spread(_TRIED)
     keys, steps, symbols = _entries(bundle, pairs, say)
-    packed = PackedDatastore(keys, steps, symbols)
+    order, cells = divide(keys, steps)
+    keys, steps, symbols = keys[order], steps[order], symbols[order]
+    packed = PackedDatastore(keys, steps, symbols, cells)
     how, before, after = _choose([bundle, *members], packed, tried, neighbours)
     with atomic_folder(output) as draft:
-        arrays = {"keys": keys, "steps": steps, "symbols": symbols}
+        arrays = {"keys": keys, "steps": steps, "symbols": symbols, **cells._asdict()}
         digest = write_tensors(draft / ARRAYS, {name: torch.from_numpy(array) for name, array in arrays.items()})
         said = {"format_version": FORMAT_VERSION, "model": model_digest(folder), **how.model_dump()}
         write_json(draft / CONFIG, said)
         seal(draft, {ARRAYS: digest})
     size = (output / ARRAYS).stat().st_size / 1e6
     say(
-        f"{output}: {len(symbols):,} entries, {size:.0f} MB; {how.neighbours} neighbours with a share of {how.share}: "
-        f"validation loss {after:.3f} instead of {before:.3f}; translate with --datastore {output}"
+        f"{output}: {len(symbols):,} entries, {size:.0f} MB; {how.neighbours} neighbours with a share of {how.share}, "
+        f"in {how.probes or packed.cells} of {packed.cells:,} cells: validation loss {after:.3f} instead of "
+        f"{before:.3f}; translate with --datastore {output}"
     )
     return output
 
@@ -179,8 +189,7 @@ def _entries(
         for states, following in states_of(bundle, some):
             values = states.numpy()
             here = slice(at, at + len(values))
-            steps[here] = np.maximum(np.abs(values).max(axis=1), 1e-30) / 127
-            keys[here] = np.rint(values / steps[here, None])
+            keys[here], steps[here] = rounded(values)
             symbols[here] = following.numpy()
             at += len(values)
         done, now = start + _AT_A_TIME, time.monotonic()
@@ -204,21 +213,33 @@ def states_of(bundle: Bundle, pairs: Pairs) -> Iterator[tuple[Float[Tensor, "sym
 def _choose(
     bundles: Sequence[Bundle], packed: PackedDatastore, pairs: Pairs, neighbours: int
 ) -> tuple[Remembering, float, float]:
-    """Share and temperature with the lowest loss of an ensemble, and the loss without and with them."""
+    """How an ensemble uses its neighbours with the lowest loss, and the loss without and with them."""
     found = [list(zip(*states_of(bundle, pairs), strict=True)) for bundle in bundles]  # all in the same order
     read, following = [torch.cat(states) for states, _ in found], torch.cat(found[0][1])
     pairs_of = zip(read, bundles, strict=True)
     each = [token_log_probabilities(states, one.model.output, following).double().exp() for states, one in pairs_of]
     own, states = torch.stack(each).mean(dim=0), read[0]
-    entries, values = map(torch.from_numpy, packed.nearest(states.numpy(), min(neighbours, packed.entries)))
-    right = torch.from_numpy(packed.symbols)[entries] == following[:, None]
-    distances = 2 * (values[:, :1] - values).double()  # beyond that of the nearest
+
+    def found_in(probes: int) -> tuple[Tensor, Tensor]:
+        """Squared distances beyond that of the nearest, and which neighbours are followed by the right symbol."""
+        count = min(neighbours, packed.entries)
+        entries, values = map(torch.from_numpy, packed.nearest(states.numpy(), count, probes=probes))
+        right = (torch.from_numpy(packed.symbols)[entries] == following[:, None]) & (entries >= 0)
+        return 2 * (values[:, :1] - values).double(), right
+
+    def loss(distances: Tensor, right: Tensor, share: float, temperature: float) -> float:
+        p = ((-distances / temperature).softmax(dim=1) * right).sum(dim=1)
+        return float(-((1 - share) * own + share * p).log().mean())
+
+    distances, right = found_in(0)
     unit = float(distances[:, -1].mean()) or 1.0
-    losses = {}
-    for temperature in TEMPERATURES:
-        p = ((-distances / (temperature * unit)).softmax(dim=1) * right).sum(dim=1)
-        for share in SHARES:
-            losses[share, temperature] = float(-((1 - share) * own + share * p).log().mean())
+    warm = [one * unit for one in TEMPERATURES]
+    losses = {(share, one): loss(distances, right, share, one) for one in warm for share in SHARES}
     share, temperature = min(losses, key=lambda one: losses[one])
-    how = Remembering(neighbours=neighbours, share=share, temperature=temperature * unit)
-    return how, float(-own.log().mean()), losses[share, temperature]
+    least, probes = losses[share, temperature], 0
+    for some in PROBES:
+        if some < packed.cells and (after := loss(*found_in(some), share, temperature)) <= least + TOLERANCE:
+            least, probes = after, some
+            break
+    how = Remembering(neighbours=neighbours, share=share, temperature=temperature, probes=probes)
+    return how, float(-own.log().mean()), least

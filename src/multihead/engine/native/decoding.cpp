@@ -167,7 +167,7 @@ struct Worker {
     std::vector<Row> rows;
     std::vector<NextSymbols> next;
     std::vector<float> shifts;
-    Block logits, scores;
+    Block logits;
     Best best;
     std::vector<char> seen;
     double reordering = 0, stepping = 0;  // seconds
@@ -179,7 +179,7 @@ struct Worker {
 #ifndef __wasm__
     Distribution distribution;
     std::vector<float> ordered;  // log-probabilities in the order of symbols
-    Rows queries;                // states of the first model
+    Datastore::Room looking;     // memory of the search for them
     std::vector<Best> nearest;   // of each of them, the nearest entries of the datastore
 #endif
 
@@ -388,7 +388,7 @@ struct Worker {
         const i64 apart = runners[0].stride;
         const float *states = (const float *)runners[0].scratch.states.at + begin * apart;
         if ((i64)nearest.size() < end - begin) nearest.resize(end - begin);
-        its.store.find(states, end - begin, apart, its.count, nearest.data(), queries, scores);
+        its.store.find(states, end - begin, apart, its.count, its.probes, nearest.data(), looking);
     }
 
     // The best symbols by the models and the neighbours of their states.
@@ -1055,7 +1055,7 @@ extern "C" i64 decoding_add_all(void *search, i64 count, const i64 *ids, const i
 extern "C" void *decoding_datastore(i64 width) {
     std::unique_ptr<Datastore> made;
     if (width < 1 || width > (i64)1 << 31) return nullptr;
-    return fits([&] { made.reset(new Datastore{width, {}, {}, {}, {}}); }) ? made.release() : nullptr;
+    return fits([&] { made.reset(new Datastore{width, {}, {}, {}, {}, {}}); }) ? made.release() : nullptr;
 }
 
 // Appends entries. keys: [count][width]. biases: -|key|^2 / 2. symbols: of the target side. 1 if there is not enough
@@ -1071,24 +1071,31 @@ extern "C" i64 decoding_datastore_add(void *store, const float *keys, const floa
     return 1;
 }
 
+// Makes the parts that were appended cells, as many as `count`. centres: [count][width]. biases: -|centre|^2 / 2. 1 if
+// there are others, or there is not enough memory.
+extern "C" i64 decoding_datastore_cells(void *store, const float *centres, const float *biases, i64 count) {
+    Datastore &its = *(Datastore *)store;
+    return count != (i64)its.parts.size() || !fits([&] { its.divide(centres, biases); });
+}
+
 extern "C" void decoding_datastore_free(void *store) { delete (Datastore *)store; }
 
 // The `count` nearest entries of each of some states [rows][width], nearest first, and q . k - |k|^2 / 2 of each; where
-// there are fewer entries, -1. 1 if there is not enough memory.
-extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows, i64 count, i64 threads, i64 *entries,
-                                float *values) {
+// there are fewer entries, -1. probes: cells to look into, or 0 for all. 1 if there are no cells or there is not enough
+// memory.
+extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows, i64 count, i64 probes, i64 threads,
+                                i64 *entries, float *values) {
     const Datastore &its = *(const Datastore *)store;
-    const i64 some = 64;
+    const i64 some = 192;
     std::atomic<bool> full{false};
     std::atomic<i64> next{0};
-    if (rows < 0 || count < 1 || threads < 1) return 1;
+    if (rows < 0 || count < 1 || threads < 1 || probes < 0 || (probes && !its.centres.panels)) return 1;
     const auto find = [&] {
-        Rows queries;
-        Block room;
+        Datastore::Room room;
         std::vector<Best> best(some);
         for (i64 begin; (begin = next.fetch_add(some)) < rows;) {
             const i64 here = std::min(some, rows - begin);
-            its.find(states + begin * its.width, here, its.width, count, best.data(), queries, room);
+            its.find(states + begin * its.width, here, its.width, count, probes, best.data(), room);
             for (i64 r = 0; r < here; r++)
                 for (i64 n = 0; n < count; n++) {
                     const bool found = n < best[r].count;
@@ -1107,17 +1114,20 @@ extern "C" i64 decoding_nearest(const void *store, const float *states, i64 rows
 }
 
 // Mixes what the models predict with the symbols of a datastore, before the first sentence is added. count: nearest
-// entries of a state of the first model. share: their part of the probabilities. 1 if a number is impossible, the
-// datastore is empty or does not fit the models, a shortlist or a draft is used, or there is not enough memory.
-extern "C" i64 decoding_neighbours(void *search, const void *store, i64 count, double share, double temperature) {
+// entries of a state of the first model. probes: cells to look into, or 0 for all. share: their part of the
+// probabilities. 1 if a number is impossible, the datastore is empty, has no cells to look into or does not fit the
+// models, a shortlist or a draft is used, or there is not enough memory.
+extern "C" i64 decoding_neighbours(void *search, const void *store, i64 count, i64 probes, double share,
+                                   double temperature) {
     Search &s = *(Search *)search;
     const Datastore &its = *(const Datastore *)store;
     const Sizes &sizes = s.members[0].model.sizes;
     if (count < 1 || count > 4096 || !(share > 0.) || !(share < 1.) || !(temperature > 0.)) return 1;
+    if (probes < 0 || (probes && !its.centres.panels)) return 1;
     if (s.shortlist || s.draft || s.left || its.symbols.empty() || its.width != sizes.width) return 1;
     if (std::any_of(its.symbols.begin(), its.symbols.end(), [&](i64 one) { return one >= sizes.target_vocab; })) return 1;
     const float warm = std::max((float)temperature, std::numeric_limits<float>::min());
-    return !fits([&] { s.neighbours.reset(new Neighbours{its, count, (float)share, warm}); });
+    return !fits([&] { s.neighbours.reset(new Neighbours{its, count, probes, (float)share, warm}); });
 }
 
 // Makes the search one that draws symbols, before the first sentence is added; 0 disables a truncation. 1 if a number is

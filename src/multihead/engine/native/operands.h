@@ -164,6 +164,12 @@ struct Rows {
         starts = third.get<int32_t>(rows);
     }
 
+    // Copies a row of others that are as wide.
+    void copy(i64 row, const Rows &from, i64 its) {
+        memcpy(at + row * stride, from.at + its * stride, stride * 4);
+        steps[row] = from.steps[its], zeros[row] = from.zeros[its], starts[row] = from.starts[its];
+    }
+
     void fill(int kind, i64 row, const float *x, i64 width) {
         u32 *to = at + row * stride;
         if (kind == FLOAT32) memcpy(to, x, width * 4);
