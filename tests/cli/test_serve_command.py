@@ -88,8 +88,9 @@ def test_what_is_no_model_is_named(words: list[str], named: str) -> None:
 def test_models_of_an_ensemble_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{VARIABLES}_WITH", "a b")
     monkeypatch.setenv(f"{VARIABLES}_REVERSE", "c")
+    monkeypatch.setenv(f"{VARIABLES}_JUDGE", "d")
     found = context("run").params
-    assert (found["others"], found["reverse"]) == (("a", "b"), ("c",))
+    assert (found["others"], found["reverse"], found["judge"]) == (("a", "b"), ("c",), ("d",))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,8 @@ def test_models_of_an_ensemble_come_from_the_environment(monkeypatch: pytest.Mon
         (("a", "--draft", "b", "--datastore", "c"), "leave out --draft or --datastore"),
         (("a", "--mean", "probabilities"), "--mean needs --with"),
         (("a", "--weights", "reverse=1"), "--weights: reverse needs --reverse"),
+        (("a", "--weights", "judge=1"), "--weights: judge needs --judge"),
+        (("a", "--uses", "--judge", "b"), "--uses takes the flags of the run: leave it out, or --judge"),
         (("a", "--weights", "agreement=1", "--reverse", "b"), "--reverse does nothing without its weight"),
     ],
 )

@@ -13,7 +13,7 @@ import sacrebleu
 from multihead import Translator
 from multihead.bundle import save_bundle
 from multihead.judging.tune import tune
-from multihead.translating.request import TranslationRequest, Weights
+from multihead.translating.request import USUAL, TranslationRequest, Weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "fewer_splits")
 
@@ -45,7 +45,7 @@ def test_tuned_weights_are_at_least_as_good_as_each_feature_and_reach_evaluate(
 ) -> None:
     flags = ("--beam", 4, "--reverse", back)
     found = json.loads(call("tune", trained, *valid, *flags, "--json").text)
-    rows = {tuple(row["features"]): row for row in found["rows"]}
+    rows = {tuple(row["features"]): row for row in found["rows"] if not row["usual"]}
     assert len(rows) == 8
     for names, row in rows.items():
         for fewer, other in rows.items():
@@ -80,10 +80,11 @@ def test_equal_calls_have_equal_results(call: Any, trained: Path, valid: tuple[A
 def test_translate_chooses_by_weights(call: Any, trained: Path, back: Path, tmp_path: Path) -> None:
     translator = Translator.load(trained)
     translator = translator.ensemble([translator]).searching(beam=4).with_reverse(Translator.load(back))
-    weights = Weights(forward=0.2, reverse=1.0, agreement=0.5)
+    translator = translator.with_judge(Translator.load(trained))
+    weights = Weights(forward=0.2, reverse=1.0, agreement=0.5, judge=0.3)
     request = TranslationRequest(translator.search_settings(), ["eins zwei", "", "sieben"], weights=weights)
     expected = [row[0].text for row in translator.run(request)]
-    flags = ("--with", trained, "--reverse", back, "--beam", 4, "--weights", weights)
+    flags = ("--with", trained, "--reverse", back, "--judge", trained, "--beam", 4, "--weights", weights)
     assert lines(call("translate", trained, *flags, given=BYTES)) == expected
     text, output = tmp_path / "text", tmp_path / "output"
     text.write_bytes(BYTES)
@@ -91,11 +92,36 @@ def test_translate_chooses_by_weights(call: Any, trained: Path, back: Path, tmp_
     assert output.read_text().split("\n")[:-1] == expected
 
 
+def test_a_judge_is_tuned_like_a_reverse_model(call: Any, trained: Path, back: Path, valid: tuple[Any, ...]) -> None:
+    """Alone and beside one; the flags to copy name it, and its usual weight is that of a reverse model."""
+    flags = ("--beam", 4, "--judge", trained)
+    found = json.loads(call("tune", trained, *valid, *flags, "--json").text)
+    sets = {tuple(row["features"]) for row in found["rows"]}
+    assert sets >= {("forward", "judge"), ("forward", "judge", "agreement")}
+    assert not any("reverse" in names for names in sets)
+    both = json.loads(call("tune", trained, *valid, *flags, "--reverse", back, "--json").text)
+    rows = {tuple(row["features"]): row for row in both["rows"] if not row["usual"]}
+    assert len(rows) == 12
+    (own,) = [row for row in both["rows"] if row["usual"]]
+    assert own["weights"] == USUAL.model_dump()
+    assert (own["held_out"], own["held_out_at_equal_length"]) == (own["bleu"], own["at_equal_length"])
+    text = call("tune", trained, *valid, *flags).text
+    assert "\nusual weights " in text
+    assert f"{USUAL.model_copy(update={'reverse': 0.0})}" in text
+    assert rows["forward", "reverse", "judge"]["at_equal_length"] >= rows["forward", "judge"]["at_equal_length"]
+    usual = lines(call("translate", trained, *flags, "--reverse", back, given=BYTES))
+    weights = ("--weights", "forward=1,reverse=0.2,agreement=1,judge=0.2")
+    assert lines(call("translate", trained, *flags, "--reverse", back, *weights, given=BYTES)) == usual
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (("--weights", "reverse=1"), "reverse needs --reverse"),
         (("--reverse", "x", "--weights", "forward=1"), "--reverse does nothing without its weight"),
+        (("--weights", "judge=1"), "judge needs --judge"),
+        (("--judge", "x", "--weights", "forward=1"), "--judge does nothing without its weight"),
+        (("--judge", "nowhere"), "nowhere"),
         (("--weights", "forward"), "--weights: expected text like"),
         (("--reverse", "nowhere"), "nowhere"),
         (("--weights", "forward=1", "--n-best", 2), "n_best is of a search"),

@@ -63,6 +63,7 @@ OTHER = {
     "user_symbols": ["<b>", "</b>"],
     "placeholders": ["numbers,urls"],
     "context": 2,
+    "right_to_left": True,
     "source_factors": "case",
     "min_tokens": 3,
     "max_tokens": 33,
@@ -157,7 +158,7 @@ OTHER = {
 """A value for every field that no rule would choose."""
 SUBWORDS = (
     *("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols"),
-    *("user_symbols", "placeholders", "context", "source_factors"),
+    *("user_symbols", "placeholders", "context", "right_to_left", "source_factors"),
 )
 GIVEN = (
     "from_model",

@@ -63,6 +63,20 @@ def test_exchanged_twice_it_is_the_same_text(text: PreparedText, tmp_path: Path,
     assert opened(tmp_path / "again").config == text.config
 
 
+def test_text_from_right_to_left_is_what_is_prepared_so(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
+    derive(text, tmp_path / "turned", QUIET, direction="backwards")
+    settings: dict[str, Any] = {**numbers.train, **numbers.valid, "vocab_size": 320, "shared_vocabulary": False}
+    prepare(**settings, right_to_left=True, output=tmp_path / "prepared", say=lambda _: None)
+    assert numbers.contents(tmp_path / "turned/data") == numbers.contents(tmp_path / "prepared/data")
+    turned = opened(tmp_path / "turned")
+    assert turned.config == opened(tmp_path / "prepared").config
+    for name in ("train", "valid"):
+        ours, theirs = getattr(text, name), getattr(turned, name)
+        assert rows(ours.source) == rows(theirs.source)
+        assert [row[::-1] for row in rows(ours.target)] == rows(theirs.target)
+    assert (turned.config.right_to_left, text.config.right_to_left) == (True, False)
+
+
 def test_text_of_both_directions_is_the_text_and_then_the_exchanged_text(numbers: Numbers, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**numbers.train, **numbers.valid, "vocab_size": 320}
     text = prepare(**settings, output=tmp_path / "text", say=lambda _: None)

@@ -22,8 +22,9 @@ from multihead.serving.loaded_model import estimate_bytes, weight_bytes
 from multihead.serving.served_model import ModelSource, Pair
 from multihead.serving.settings import ServeSettings
 from multihead.serving.uses import has_uses, read_uses
+from multihead.text.backwards import BackwardsTokenizer
 from multihead.translating.remember import remember
-from multihead.translating.request import CHANNEL, TranslationRequest, Weights
+from multihead.translating.request import TranslationRequest, Weights, usual_weights
 
 Servers = Any
 
@@ -163,7 +164,7 @@ def test_a_run_can_be_anywhere_and_must_be_whole(run: Path, trained: Path, tmp_p
     with pytest.raises(FormatError, match="--sample is a flag that a server does not have"):
         read([{"use": "a", "flags": ["--sample", "5"]}])
     (tmp_path / "reverse-1").mkdir()
-    assert read([{"use": "a", "flags": ["--reverse", "x/reverse-1"]}])["a"].weights == CHANNEL
+    assert read([{"use": "a", "flags": ["--reverse", "x/reverse-1"]}])["a"].weights == usual_weights(True, False)
 
 
 def test_names_choose_among_models_of_the_same_languages(translator: Translator, servers: Servers) -> None:
@@ -214,6 +215,34 @@ def test_several_uses_share_a_datastore(run: Path, trained: Path, tmp_path: Path
     named = {"uses": [{"use": "a memory", "flags": ["--datastore", "elsewhere/store"]}]}
     (tmp_path / USES).write_text(json.dumps(named))
     assert read_uses(tmp_path) == (Team(datastore=store, name="memory"),)
+
+
+def test_a_judge_chooses_and_its_memory_counts(run: Path, tmp_path: Path) -> None:
+    weights, judge = Weights(forward=0.2, judge=0.8), run / "forward-2"
+    team = Team(judge=(judge,), weights=weights, search={"beam": 6}, name="judged")
+    (source,) = find_models({None: run}, {}, "cpu", ServeSettings(), (team,))
+    served, alone = source.load(), Translator.load(run).searching(beam=6)
+    assert translations(served, TEXTS, weights) == translations(
+        alone.with_judge(Translator.load(judge)), TEXTS, weights
+    )
+    assert weight_bytes(served) > weight_bytes(alone)
+    assert source.estimated_bytes == pytest.approx(weight_bytes(served), rel=0.05)
+    flags = ["--beam", "6", "--judge", str(judge), "--weights", str(weights)]
+    (tmp_path / "forward-2").mkdir()
+    (tmp_path / USES).write_text(json.dumps({"uses": [{"use": "a judged", "flags": flags}]}))
+    assert read_uses(tmp_path) == (replace(team, judge=(tmp_path / "forward-2",)),)
+    (tmp_path / USES).write_text(json.dumps({"uses": [{"use": "a judged", "flags": flags[2:4]}]}))
+    assert read_uses(tmp_path)[0].weights == usual_weights(False, True)
+
+
+def test_a_model_from_right_to_left_has_no_words_to_show(translator: Translator, servers: Servers) -> None:
+    tokenizer = BackwardsTokenizer(translator.bundle.target_tokenizer)
+    turned = Translator(replace(translator.bundle, target_tokenizer=tokenizer))
+    client = servers.start(lambda: turned).client
+    assert client.post(text=["eins", "eins zwei"]).texts == turned.translate(["eins", "eins zwei"])
+    for fields in ({"alignment": True}, {"alternatives": 2}, {"prefix": "two"}):
+        reply = client.post(text="eins zwei", **fields)
+        assert (reply.status, "writes from right to left" in reply.json["message"]) == (422, True)
 
 
 def test_a_draft_guesses_for_greedy_searches(run: Path) -> None:

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from multihead import Translator
 from multihead.bundle import Bundle
 from multihead.errors import ConfigurationError
+from multihead.judging.analysis import analyze_pairs
 from multihead.judging.score import score
 from multihead.translating.choosing import FEATURES, measure
 from multihead.translating.consensus import chrf_table, chrf_utility, consensus
-from multihead.translating.request import CHANNEL, Sampling, TranslationRequest, Weights
+from multihead.translating.request import USUAL, Sampling, TranslationRequest, Weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins", "Xylophon"]
-ALL = Weights(forward=0.4, reverse=0.3, agreement=0.2, length=-0.1)
+ALL = Weights(forward=0.4, reverse=0.3, agreement=0.2, length=-0.1, judge=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,17 @@ def back(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> Translator:
 
 
 @pytest.fixture(scope="module")
-def translator(trained: Path, back: Translator) -> Translator:
-    return Translator.load(trained).searching(beam=4).with_reverse(back)
+def turned(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    """A model that writes from right to left, with its own vocabularies, after a few updates."""
+    output = tmp_path_factory.mktemp("turned") / "run"
+    short = {"updates": 6, "validate_every": 6, "log_every": 6, "vocab_size": 290, "right_to_left": True}
+    numbers.learn(output, **numbers.train, **numbers.valid, **{**numbers.settings, **short})
+    return Translator.load(output)
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path, back: Translator, turned: Translator) -> Translator:
+    return Translator.load(trained).searching(beam=4).with_reverse(back).with_judge(turned)
 
 
 def request(translator: Translator, **asked: Any) -> TranslationRequest:
@@ -72,10 +82,11 @@ def test_the_weight_of_agreement_alone_is_minimum_bayes_risk(translator: Transla
         assert rated[place] == pytest.approx(max(rated), abs=1e-9)
 
 
-def test_features_are_the_scores_of_both_models(translator: Translator) -> None:
+def test_features_are_the_scores_of_the_models(translator: Translator) -> None:
     """`judging.score` scores the tokenizer's segmentation; other ones of a text are left out here."""
-    reverse, target = translator.reverse, translator.bundle.target_tokenizer
+    reverse, judge, target = translator.reverse, translator.judge, translator.bundle.target_tokenizer
     assert reverse is not None
+    assert judge is not None
     compared = 0
     for text, found in zip(TEXTS, measure(translator, request(translator, weights=ALL)), strict=True):
         for one, row in zip(found.translations, found.features, strict=True):
@@ -87,6 +98,8 @@ def test_features_are_the_scores_of_both_models(translator: Translator) -> None:
                 assert values["length"] == one.tokens / read
                 mean = other.log_probability / len(other.tokens)
                 assert values["reverse"] == pytest.approx(mean, abs=1e-5)
+                (third,) = score(judge, [text], [one.text])
+                assert values["judge"] == pytest.approx(third.log_probability / len(third.tokens), abs=1e-5)
             if one.finished and one.tokens == len(target.encode(one.text)) + 1 and one.text:
                 compared += 1
                 assert values["forward"] == pytest.approx(own.score(search.alpha, search.penalty), abs=1e-4)
@@ -104,9 +117,9 @@ def test_sentences_together_and_one_by_one(translator: Translator) -> None:
     assert [row[0].text for row in translator.run(asked)] == [each.best(ALL).text for each in together]
 
 
-def test_an_ensemble_is_reversed_by_an_ensemble(translator: Translator, back: Translator) -> None:
+def test_an_ensemble_is_judged_by_ensembles(translator: Translator, back: Translator, turned: Translator) -> None:
     """The mean of a model with itself is the model."""
-    twice = translator.ensemble([translator]).with_reverse(back.ensemble([back]))
+    twice = translator.ensemble([translator]).with_reverse(back.ensemble([back])).with_judge(turned.ensemble([turned]))
     one, two = (measure(each, request(each, weights=ALL)) for each in (translator, twice))
     for own, other in zip(one, two, strict=True):
         assert [each.text for each in own.translations] == [each.text for each in other.translations]
@@ -133,7 +146,7 @@ def test_incomplete_candidates_lose_to_complete_ones(translator: Translator) -> 
 def test_weights_are_text() -> None:
     assert Weights.parse("forward=0.5, length=-0.25") == Weights(forward=0.5, length=-0.25)
     assert Weights.parse(str(ALL)) == ALL
-    assert str(CHANNEL) == "forward=1,reverse=0.25"
+    assert str(USUAL) == "forward=1,reverse=0.2,agreement=1,judge=0.2"
     for text, said in (("", "expected text"), ("forward", "expected text"), ("forwards=1", "did you mean 'forward'")):
         with pytest.raises(ConfigurationError, match=said):
             Weights.parse(text)
@@ -145,11 +158,13 @@ def test_weights_are_text() -> None:
 def test_what_cannot_be_chosen(translator: Translator, trained: Path, back: Translator) -> None:
     alone = Translator.load(trained)
     with pytest.raises(ConfigurationError, match="reverse needs a reverse model"):
-        alone.run(request(alone, weights=CHANNEL))
+        alone.run(request(alone, weights=USUAL))
+    with pytest.raises(ConfigurationError, match="judge needs another model"):
+        alone.run(request(alone, weights=Weights(judge=1)))
     with pytest.raises(ConfigurationError, match="the weights choose among several"):
-        request(translator.searching(beam=1), weights=CHANNEL)
+        request(translator.searching(beam=1), weights=USUAL)
     with pytest.raises(ConfigurationError, match="n_best"):
-        request(translator, weights=CHANNEL, n_best=2)
+        request(translator, weights=USUAL, n_best=2)
     with pytest.raises(ConfigurationError, match="both"):
         request(translator, sampling=Sampling(sample=2), both=True)
     known: Callable[[Bundle, str, str], Translator] = lambda bundle, read, written: Translator(  # noqa: E731
@@ -159,6 +174,35 @@ def test_what_cannot_be_chosen(translator: Translator, trained: Path, back: Tran
     assert forward.with_reverse(known(back.bundle, "en", "de")).reverse is not None
     with pytest.raises(ConfigurationError, match="the reverse model translates de to en, expected en to de"):
         forward.with_reverse(known(back.bundle, "de", "en"))
+    with pytest.raises(ConfigurationError, match="the judge translates en to de, expected de to en"):
+        forward.with_judge(known(back.bundle, "en", "de"))
+
+
+def test_the_weight_of_a_judge_alone_is_the_choice_of_the_judge(translator: Translator) -> None:
+    judge = translator.judge
+    assert judge is not None
+    for text, row, best in zip(
+        TEXTS, translator.n_best(TEXTS, 4), chosen(translator, weights=Weights(judge=2)), strict=True
+    ):
+        if not text:
+            continue
+        complete = [one.text for one in row if one.finished] or [one.text for one in row]
+        scored = score(judge, [text] * len(complete), complete)
+        means = {one: each.log_probability / len(each.tokens) for one, each in zip(complete, scored, strict=True)}
+        assert means[best] == pytest.approx(max(means.values()), abs=1e-5)
+
+
+def test_models_of_both_orders_are_no_ensemble_and_the_turned_one_continues_nothing(
+    translator: Translator, turned: Translator
+) -> None:
+    with pytest.raises(ConfigurationError, match="another source vocabulary"):
+        turned.ensemble([translator])
+    with pytest.raises(ConfigurationError, match="writes from right to left: prefixes need one"):
+        turned.translate(["eins zwei"], prefixes=["one"])
+    with pytest.raises(ConfigurationError, match="writes from right to left: analyses of words need one"):
+        analyze_pairs(turned, ["eins zwei"], ["one two"])
+    phrased = turned.translate(["eins zwei"], phrases=[["seven eight"]])[0]
+    assert "seven eight" in phrased
 
 
 def test_one_candidate_of_an_empty_line(translator: Translator) -> None:

@@ -15,7 +15,7 @@ import click
 from multihead.cli.options import CHOICE, decorated, flag_under, flags_of
 from multihead.decoding.search import Mean
 from multihead.errors import ConfigurationError
-from multihead.translating.request import CHANNEL, Metric, Sampling, Weights
+from multihead.translating.request import USUAL, Metric, Sampling, Weights, usual_weights
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,7 @@ def choosing_flags(weights: bool = True) -> Callable[[F], F]:
     given = flag(
         "--weights",
         metavar="TEXT",
-        help=f"Weights of forward, reverse, agreement and length, as multihead tune prints them. [{CHANNEL}]",
+        help=f"Weights of forward, reverse, judge, agreement and length, as multihead tune prints them. [{USUAL}]",
     )
     decorations: tuple[Callable[[Any], Any], ...] = (
         flags_of(Sampling, _without_the_flag, CHOICE),
@@ -42,6 +42,14 @@ def choosing_flags(weights: bool = True) -> Callable[[F], F]:
             metavar="MODEL",
             help="A model of the opposite direction: of all samples, or of all translations in the beam, write the one "
             "that explains the source best, too. May be repeated.",
+        ),
+        flag(
+            "--judge",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="MODEL",
+            help="Another model of the same direction, preferably one of `train --right-to-left`: of all samples, or "
+            "of all translations in the beam, write the one that it finds probable, too. May be repeated.",
         ),
     )
     return lambda function: decorated(function, (*decorations, given) if weights else decorations)
@@ -70,21 +78,25 @@ def ensemble_flags(function: F) -> F:
     return decorated(function, decorations)
 
 
-def parse_weights(text: str | None, reverse: Sequence[object]) -> Weights | None:
-    """The weights by which a candidate is chosen; those of a reverse model that were not given are `CHANNEL`.
+def parse_weights(text: str | None, reverse: Sequence[object], judge: Sequence[object]) -> Weights | None:
+    """The weights by which a candidate is chosen, or the usual ones of the models that choose.
 
     Args:
         text: of the flag.
         reverse: the reverse models.
+        judge: the other models of the same direction.
 
     Raises:
-        ConfigurationError: an impossible text; a reverse model without its weight, or a weight without the model.
+        ConfigurationError: an impossible text; a model that chooses without its weight, or a weight without the model.
     """
-    weights = Weights.parse(text) if text is not None else CHANNEL if reverse else None
-    if weights is not None and bool(weights.reverse) != bool(reverse):
-        raise ConfigurationError(
-            "--weights: reverse needs --reverse" if weights.reverse else "--reverse does nothing without its weight"
-        )
+    weights = usual_weights(bool(reverse), bool(judge)) if text is None else Weights.parse(text)
+    if weights is None:
+        return None
+    for name, weight, models in (("reverse", weights.reverse, reverse), ("judge", weights.judge, judge)):
+        if bool(weight) != bool(models):
+            raise ConfigurationError(
+                f"--weights: {name} needs --{name}" if weight else f"--{name} does nothing without its weight"
+            )
     return weights
 
 

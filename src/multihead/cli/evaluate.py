@@ -91,7 +91,7 @@ def evaluate(
     BLEU, chrF and TER are printed with their 95% intervals and signatures, with --against also for a second system, and
     with p, the probability of so large a difference by chance; with --comet COMET likewise. If the references look
     tokenized or lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see
-    multihead compare; to choose weights for --reverse, multihead tune.
+    multihead compare; to choose weights for --reverse and --judge, multihead tune.
 
     With a language model, which has no --source, the perplexity of --target is printed: per token, and per character
     and byte, by which models with other vocabularies are compared.

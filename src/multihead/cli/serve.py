@@ -24,7 +24,7 @@ from multihead.decoding.search import Mean
 from multihead.errors import ConfigurationError, require_package
 from multihead.platforms import DEVICES, raise_open_file_limit
 from multihead.serving.settings import ServeSettings
-from multihead.translating.request import CHANNEL
+from multihead.translating.request import USUAL
 
 if TYPE_CHECKING:
     from multihead.serving.folders import Team
@@ -93,6 +93,14 @@ def _describe_default(name: str) -> str:
     "source best, too. May be repeated.",
 )
 @click.option(
+    "--judge",
+    multiple=True,
+    metavar="FOLDER",
+    shell_complete=complete_as("dir"),
+    help="Another model of the same direction, preferably one of `train --right-to-left`: of all translations in the "
+    "beam, the one is given that it finds probable, too. May be repeated.",
+)
+@click.option(
     "--draft",
     metavar="FOLDER",
     shell_complete=complete_as("dir"),
@@ -108,8 +116,8 @@ def _describe_default(name: str) -> str:
 @click.option(
     "--weights",
     metavar="TEXT",
-    help="Choose among the translations in the beam by these weights of forward, reverse, agreement and length, as "
-    f"multihead tune prints them. [with --reverse: {CHANNEL}]",
+    help="Choose among the translations in the beam by these weights of forward, reverse, judge, agreement and "
+    f"length, as multihead tune prints them. [{USUAL}, of what there is]",
 )
 @click.option(
     "--uses",
@@ -129,6 +137,7 @@ def serve(
     others: tuple[str, ...],
     mean: Mean | None,
     reverse: tuple[str, ...],
+    judge: tuple[str, ...],
     draft: str | None,
     datastore: str | None,
     weights: str | None,
@@ -155,7 +164,7 @@ def serve(
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
     check_positive(threads=threads)
     folders = parse_models(models)
-    team = TeamFlags(others, mean, reverse, draft, datastore, weights, uses)
+    team = TeamFlags(others, mean, reverse, judge, draft, datastore, weights, uses)
     team.check(folders)
     token = _read_token(settings)
     _check_packages()
@@ -212,6 +221,7 @@ class TeamFlags:
     others: tuple[str, ...] = ()
     mean: Mean | None = None
     reverse: tuple[str, ...] = ()
+    judge: tuple[str, ...] = ()
     draft: str | None = None
     datastore: str | None = None
     weights: str | None = None
@@ -227,6 +237,7 @@ class TeamFlags:
             "--with": self.others,
             "--mean": self.mean,
             "--reverse": self.reverse,
+            "--judge": self.judge,
             "--draft": self.draft,
             "--datastore": self.datastore,
             "--weights": self.weights,
@@ -239,7 +250,7 @@ class TeamFlags:
         require_flag("--with", bool(self.others), ["mean"] if self.mean else [])
         if self.draft and self.datastore:
             raise ConfigurationError("--draft cannot guess what a model remembers: leave out --draft or --datastore")
-        parse_weights(self.weights, self.reverse)
+        parse_weights(self.weights, self.reverse, self.judge)
 
     def teams(self, folders: Mapping[tuple[str, ...] | None, Path]) -> tuple[Team, ...]:
         """The ways to use each model.
@@ -253,11 +264,11 @@ class TeamFlags:
         if self.uses:
             (run,) = folders.values()
             return read_uses(run)
-        others, reverse = tuple(map(Path, self.others)), tuple(map(Path, self.reverse))
+        others, reverse, judge = (tuple(map(Path, given)) for given in (self.others, self.reverse, self.judge))
         draft = None if self.draft is None else Path(self.draft)
-        weights = parse_weights(self.weights, self.reverse)
+        weights = parse_weights(self.weights, self.reverse, self.judge)
         store = None if self.datastore is None else Path(self.datastore)
-        return (Team(others, self.mean or "probabilities", reverse, draft, store, weights),)
+        return (Team(others, self.mean or "probabilities", reverse, judge, draft, store, weights),)
 
     def hint(self, folders: Mapping[tuple[str, ...] | None, Path]) -> str | None:
         """What to say of a run that has further uses which were not asked for."""

@@ -48,6 +48,7 @@ _NOT_HERE = {
     "guard_closer": False,
     "mbr": None,
     "reverse": (),
+    "judge": (),
     "weights": None,
 }
 """Flags of `translate` that these commands do not have."""

@@ -40,12 +40,13 @@ from multihead.cli.options import (
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
 from multihead.data.text_files import LineStream, TextScan, open_text, read_lines
-from multihead.decoding.search import Mean, Search
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.platforms import join_words
 from multihead.text.languages import Languages
-from multihead.translating.request import CHANNEL, Metric, Sampling, TranslationRequest, Weights
+from multihead.translating.companions import Companions
+from multihead.translating.request import USUAL, Metric, Sampling, TranslationRequest, Weights
 
 if TYPE_CHECKING:
     from multihead.lines.side_files import SideFiles
@@ -113,12 +114,9 @@ class ChoosingFlags:
 
     sampling: Sampling | None
     mbr: Metric | None
-    reverse: tuple[Path, ...]
     weights: Weights | None
     both: bool
-    others: tuple[Path, ...]
-    mean: Mean | None
-    datastore: Path | None
+    companions: Companions
 
     @classmethod
     def parse(cls, flags: Mapping[str, Any], tuning: bool = False) -> ChoosingFlags:
@@ -135,10 +133,8 @@ class ChoosingFlags:
         sampling = build(Sampling, drawing, "the command line") if "sample" in drawing else None
         require_flag("--sample", sampling is not None, drawing)
         require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
-        mbr, reverse, text = flags["mbr"], tuple(flags["reverse"]), flags.get("weights")
-        weights = CHANNEL if tuning else None
-        if not tuning and (reverse or text is not None):
-            weights = parse_weights(text, reverse)
+        mbr, models = flags["mbr"], {name: tuple(flags[name]) for name in ("others", "reverse", "judge")}
+        weights = USUAL if tuning else parse_weights(flags.get("weights"), models["reverse"], models["judge"])
         chooses = mbr is not None or weights is not None
         both = sampling is not None and chooses and flags["beam"] is not None
         if sampling is not None:
@@ -146,7 +142,8 @@ class ChoosingFlags:
             idle = [name for name in names if flags.get(name) is not None]
             if idle:
                 raise ConfigurationError(f"{flag_name(idle[0])} does nothing for samples: leave it out, or --sample")
-        return cls(sampling, mbr, reverse, weights, both, flags["others"], flags["mean"], flags["datastore"])
+        companions = Companions(**models, mean=flags["mean"] or "probabilities", datastore=flags["datastore"])
+        return cls(sampling, mbr, weights, both, companions)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -155,48 +152,26 @@ class ChoosingFlags:
 
     def flags_of_choice(self, weights: Weights) -> str:
         """The flags that choose by these weights."""
-        if not weights.reverse and not weights.agreement and not weights.length:
-            return "leave out --mbr, --reverse and --weights"
-        reverse = [f"--reverse {join_words([str(path)])}" for path in self.reverse if weights.reverse]
+        if not any(value for name, value in weights.model_dump().items() if name != "forward"):
+            return "leave out --mbr, --reverse, --judge and --weights"
+        models = [f"--reverse {join_words([str(path)])}" for path in self.companions.reverse if weights.reverse]
+        models += [f"--judge {join_words([str(path)])}" for path in self.companions.judge if weights.judge]
         metric = [] if self.mbr is None else [f"--mbr {self.mbr}"]
-        return " ".join([*reverse, *metric, f"--weights {weights}"])
+        return " ".join([*models, *metric, f"--weights {weights}"])
 
     def request(self, translator: Translator, batch_tokens: int) -> TranslationRequest:
         """The request of a command, without texts."""
         return TranslationRequest(translator.search_settings(), **self.asked, batch_tokens=batch_tokens)
 
     def join(self, translator: Translator, device: str) -> Translator:
-        """The translator, in an ensemble with the other models if there are any, its datastore and its reverse model.
-
-        Raises:
-            FormatError: a folder is not a model.
-            ConfigurationError: the models do not fit together.
-        """
-        if self.datastore is not None:
-            translator = translator.with_datastore(self.datastore)
-        if not self.others and not self.reverse:
-            return translator
-        from multihead.translating.translator import Translator
-
-        languages = Languages()
-        if translator.bundle.directions:  # models of one direction each need not be told
-            languages = Languages(translator.bundle.source_language, translator.bundle.target_language)
-        if self.others:
-            others = [Translator.load(path, device, languages) for path in self.others]
-            translator = translator.ensemble(others, self.mean or "probabilities")
-        if not self.reverse:
-            return translator
-        opposite = Languages(languages.target, languages.source)
-        return translator.with_reverse(Translator.load_ensemble(self.reverse, device, opposite))
+        """The translator with the models and the datastore of the flags; errors as of `Companions.join`."""
+        return translator if self.companions == Companions() else self.companions.join(translator, device)
 
     def models(self, model: Path, languages: Languages, device: str, threads: int | None) -> dict[str, Any]:
         """The arguments of `lines.translate_shards.Models`."""
         return {
             "model": model.absolute(),
-            "others": tuple(path.absolute() for path in self.others),
-            "mean": self.mean or "probabilities",
-            "datastore": None if self.datastore is None else self.datastore.absolute(),
-            "reverse": tuple(path.absolute() for path in self.reverse),
+            "companions": self.companions.absolute(),
             "languages": languages,
             "device": device,
             "threads": threads,
@@ -207,12 +182,17 @@ class ChoosingFlags:
         from multihead.bundle import model_digest
         from multihead.translating.datastore import datastore_digest
 
-        digests = [model_digest(path) for path in (model, *self.others)]
+        own = self.companions
+        digests = [model_digest(path) for path in (model, *own.others)]
         pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
-        mean = f" ({self.mean or 'probabilities'})" if self.others else ""
-        reverse = [model_digest(path) for path in self.reverse]
-        remembered = "" if self.datastore is None else f" datastore {datastore_digest(self.datastore)}"
-        return "+".join(digests) + pair + mean + remembered + (f" reverse {'+'.join(reverse)}" if reverse else "")
+        mean = f" ({own.mean})" if own.others else ""
+        remembered = "" if own.datastore is None else f" datastore {datastore_digest(own.datastore)}"
+        choosing = [
+            f" {name} {'+'.join(model_digest(path) for path in paths)}"
+            for name, paths in (("reverse", own.reverse), ("judge", own.judge))
+            if paths
+        ]
+        return "+".join(digests) + pair + mean + remembered + "".join(choosing)
 
 
 @dataclass(frozen=True)

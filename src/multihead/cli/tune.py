@@ -56,7 +56,7 @@ def tune(
 
     BLEU is printed for several sets of features, on the lines that the weights were found on and held out, and the
     flag to copy. What only makes translations longer or shorter is no gain. Give translate and evaluate the same flags
-    for candidates: --beam, --sample, --with, --reverse.
+    for candidates: --beam, --sample, --with, --reverse, --judge.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter

@@ -180,7 +180,7 @@ def _text_matrix(
     ``source``: that of a translation.
     """
     entries = tokenizer.entries
-    if b"".join([entries[index] for index in ids]) == f" {text}".encode():
+    if not tokenizer.backwards and b"".join([entries[index] for index in ids]) == f" {text}".encode():
         return word_matrix(entries, text, ids)
     spans = tokenizer.spans(text) if source is None else tokenizer.answer_spans(text, source)
     return span_matrix(spans, text, len(tokenizer.prefix))

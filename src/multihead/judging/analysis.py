@@ -36,6 +36,7 @@ from multihead.judging.align import (
 from multihead.judging.alternatives import AlternativeFinder, ForcedPass, TopTokens
 from multihead.judging.score import check_pairs, teacher_forced
 from multihead.models.network import AttentionWeights
+from multihead.text.backwards import require_forwards
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.forced import PairBatch, pair_batches
 from multihead.translating.translator import Translator
@@ -178,6 +179,7 @@ def analyze_tokens(
     """As `analyze_pairs`, for ids without begin and end symbols: a search may use other tokens than the tokenizer."""
     if alternatives < 0:
         raise ConfigurationError(f"alternatives: expected a number of at least 0, got {alternatives}")
+    require_forwards(translator.bundle.target_tokenizer, "analyses of words")
     alignment = (alignment or AlignmentSettings()).of(translator.bundle.model.config)
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries

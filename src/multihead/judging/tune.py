@@ -11,7 +11,8 @@ search's own choice in place of those of the references.
 Weights that were found on some sentences fit those too well. So each set of features is also scored held out: the
 sentences are split into halves at random, and each half is translated with the weights of the other one. That BLEU is
 of all sentences, and comparable with the search's own; it is the mean of several splits. Its gain has an interval by
-the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation").
+the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation"). With a thousand
+sentences, weights that were found elsewhere are often better than those: the usual ones have a row, too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from multihead.metrics.bleu_counts import (
 from multihead.metrics.scores import Tokenizer, bleu_metric
 from multihead.text.context import in_context
 from multihead.translating.choosing import FEATURES, Features, as_array, measure
-from multihead.translating.request import TranslationRequest, Weights
+from multihead.translating.request import TranslationRequest, Weights, usual_weights
 from multihead.translating.translator import Translator
 
 _FIXED = (("forward",), ("agreement",))
@@ -51,6 +52,10 @@ _SOUGHT = (
     ("forward", "reverse", "length"),
     ("forward", "reverse", "agreement"),
     ("forward", "reverse", "agreement", "length"),
+    ("forward", "judge"),
+    ("forward", "judge", "agreement"),
+    ("forward", "reverse", "judge"),
+    ("forward", "reverse", "judge", "agreement"),
 )
 _DECIMALS = 5
 _SPLITS = 5
@@ -66,7 +71,7 @@ class Tuned:
 
     features: tuple[str, ...]
     weights: Weights
-    """The best on all sentences."""
+    """The best on all sentences, or the usual ones."""
     bleu: float
     """BLEU with these weights, on the sentences that they were found on."""
     at_equal_length: float
@@ -78,6 +83,8 @@ class Tuned:
     """95% interval of the difference between `held_out_at_equal_length` and that of the search's own choice."""
     length: float
     """Words of the translations relative to those of the references, on all sentences with these weights."""
+    usual: bool = False
+    """Whether the weights are `usual_weights`, which no sentence of this text decided: held out is all of it."""
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -89,7 +96,7 @@ class Tuning:
     """What choosing gains on a validation set."""
 
     rows: list[Tuned]
-    """The search's own choice first, then agreement alone, then every sought set of features."""
+    """The search's own choice, agreement alone, every sought set of features, and the usual weights."""
     sentences: int
     candidates: float
     """Mean number of different candidates of a sentence."""
@@ -113,7 +120,8 @@ class Tuning:
             (low, high), equal = row.gain, row.held_out_at_equal_length
             found = [f"{equal - own:+.2f}", f"[{low:+.2f}, {high:+.2f}]"] if row.features != _FIXED[0] else ["", ""]
             numbers = [f"{row.bleu:.2f}", f"{row.held_out:.2f}", f"{equal:.2f}", *found]
-            lines.append([" + ".join(row.features), *numbers, f"{row.length:.3f}", str(row.weights)])
+            name = "usual weights" if row.usual else " + ".join(row.features)
+            lines.append([name, *numbers, f"{row.length:.3f}", str(row.weights)])
         return (
             f"{self.sentences:,} sentences, {self.candidates:.1f} candidates each\n\n{format_table(lines)}\n\n"
             f"held out: weights found on the other half of the sentences, mean of {_SPLITS} splits\n"
@@ -136,7 +144,7 @@ def tune(
     """Find weights with which the chosen candidates have the highest corpus BLEU at equal length.
 
     Args:
-        translator: the model or ensemble; with a reverse model, its feature takes part.
+        translator: the model or ensemble; with a reverse model or a judge, its feature takes part.
         source: text file of a validation set, plain or compressed.
         target: its reference translation.
         request: which candidates there are; its texts and weights are replaced.
@@ -171,7 +179,8 @@ def tune_texts(
 ) -> Tuning:
     """As `tune`, with at least `MIN_LINES` texts instead of files; ``language`` decides BLEU's tokenization."""
     metric = bleu_metric(language, tokenize)
-    wanted = [name for name in FEATURES if name != "reverse" or translator.reverse is not None]
+    models = {"reverse": translator.reverse, "judge": translator.judge}
+    wanted = [name for name in FEATURES if name not in models or models[name] is not None]
     request = request.with_texts(list(sources), Weights(forward=1.0))
     found = measure(translator, request, wanted, progress)
     counts = [
@@ -185,7 +194,7 @@ def tune_texts(
 
 
 def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
-    """A row for each set of features among those ``wanted``."""
+    """A row for each set of features among those ``wanted``, and one for the usual weights of models that choose."""
     halves = _halves(len(table.features))
     others = [place + (1 if place % 2 == 0 else -1) for place in range(len(halves))]  # the other half of the same split
     own = table.picked(table.chosen(as_array(Weights(forward=1.0))))
@@ -193,6 +202,22 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
     equal, own = table.expecting(words), expecting(own, words)
     parts = [equal, *(equal.select(half) for half in halves)]
     rows: list[Tuned] = []
+
+    def row(names: tuple[str, ...], weights: Features, found: Counts, usual: bool = False) -> Tuned:
+        """``found``: of the choices that are held out, at equal length, [split, sentence, column]."""
+        picked = table.picked(table.chosen(weights))
+        return Tuned(
+            features=names,
+            weights=Weights(**dict(zip(FEATURES, weights.tolist(), strict=True))),
+            bleu=float(bleu_of(picked.sum(0))),
+            at_equal_length=float(bleu_of(expecting(picked, words).sum(0))),
+            held_out=float(bleu_of(expecting(found, expected).sum(1)).mean()),
+            held_out_at_equal_length=float(bleu_of(found.sum(1)).mean()),
+            gain=_interval(own, found),
+            length=length_ratio(picked.sum(0)),
+            usual=usual,
+        )
+
     earlier: list[list[Features]] = [[] for _ in parts]
     for names in (*_FIXED, *(names for names in _SOUGHT if {*names} <= {*wanted})):
         weights = [_search(part, names, starts) for part, starts in zip(parts, earlier, strict=True)]
@@ -201,20 +226,12 @@ def tuned_rows(table: Table, wanted: Sequence[str]) -> list[Tuned]:
         found = np.zeros((_SPLITS, *own.shape), np.int64)
         for place, half in enumerate(halves):
             found[place // 2, half] = equal.picked(equal.chosen(weights[1 + others[place]]))[half]
-        picked = table.picked(table.chosen(weights[0]))
-        chosen = picked.sum(0)
-        rows.append(
-            Tuned(
-                features=names,
-                weights=Weights(**dict(zip(FEATURES, weights[0].tolist(), strict=True))),
-                bleu=float(bleu_of(chosen)),
-                at_equal_length=float(bleu_of(expecting(picked, words).sum(0))),
-                held_out=float(bleu_of(expecting(found, expected).sum(1)).mean()),
-                held_out_at_equal_length=float(bleu_of(found.sum(1)).mean()),
-                gain=_interval(own, found),
-                length=length_ratio(chosen),
-            )
-        )
+        rows.append(row(names, weights[0], found))
+    usual = usual_weights("reverse" in wanted, "judge" in wanted)
+    if usual is not None:
+        chosen = as_array(usual)
+        used = tuple(name for name, weight in zip(FEATURES, chosen.tolist(), strict=True) if weight)
+        rows.append(row(used, chosen, equal.picked(equal.chosen(chosen))[None], usual=True))
     return rows
 
 

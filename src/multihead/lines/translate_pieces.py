@@ -1,7 +1,7 @@
 """The texts of a request, translated in pieces on an engine.
 
 What `lines.translate_shards` is for files, this is for texts in memory: a test set. The compiled search finds the same
-bits however a text is divided. Other searches, and choices by a reverse model, are the same up to rounding, since other
+bits however a text is divided. Other searches, and choices by other models, are the same up to rounding, since other
 sentences stand in a batch, and the same bits on every engine: the pieces depend on the text alone.
 """
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 
 from multihead.bundle import model_digest
-from multihead.decoding.search import Mean
 from multihead.errors import ConfigurationError
 from multihead.lines import windows
 from multihead.lines.side_files import SideFiles
@@ -29,6 +28,7 @@ from multihead.lines.windows import LineOptions, translated
 from multihead.shards.cutting import CutText, Shard, cut, lines_a_shard, shards_of
 from multihead.shards.folder import Assemble, in_a_row, shard_folder, write_shard
 from multihead.text.languages import Languages
+from multihead.translating.companions import Companions
 from multihead.translating.datastore import datastore_digest
 from multihead.translating.translator import Translator
 from multihead.workers import Engine
@@ -43,20 +43,14 @@ class Models:
 
     Args:
         model: the folder of the model.
-        others: further models of an ensemble.
-        mean: what the ensemble averages.
-        datastore: what the model remembers, by `multihead datastore`.
-        reverse: models of the opposite direction.
+        companions: what it works with.
         languages: of a model that has several.
         device: ``cpu``, ``cuda`` or ``mps``.
         threads: of PyTorch; None for all cores.
     """
 
     model: Path
-    others: tuple[Path, ...] = ()
-    mean: Mean = "probabilities"
-    datastore: Path | None = None
-    reverse: tuple[Path, ...] = ()
+    companions: Companions = field(default_factory=Companions)
     languages: Languages = field(default_factory=Languages)
     device: str = "cpu"
     threads: int | None = None
@@ -70,29 +64,21 @@ class Models:
         """
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        translator, languages = Translator.load(self.model, self.device, self.languages), Languages()
-        if translator.bundle.directions:  # models of one direction each need not be told
-            languages = Languages(translator.bundle.source_language, translator.bundle.target_language)
-        if self.datastore is not None:
-            translator = translator.with_datastore(self.datastore)
-        if self.others:
-            others = [Translator.load(path, self.device, languages) for path in self.others]
-            translator = translator.ensemble(others, self.mean)
-        if self.reverse:
-            opposite = Languages(languages.target, languages.source)
-            translator = translator.with_reverse(Translator.load_ensemble(self.reverse, self.device, opposite))
-        return translator
+        return self.companions.join(Translator.load(self.model, self.device, self.languages), self.device)
 
     @property
     def identity(self) -> str:
         """Identifies all models, their languages, and how they are averaged."""
-        return f"{'+'.join(self.digests)} {self.mean} {self.languages.source}-{self.languages.target}"
+        judges = f" {len(self.companions.judge)} judges" if self.companions.judge else ""
+        pair = f"{self.languages.source}-{self.languages.target}"
+        return f"{'+'.join(self.digests)} {self.companions.mean} {pair}{judges}"
 
     @property
     def digests(self) -> list[str]:
         """Identify all models."""
-        remembered = [] if self.datastore is None else [datastore_digest(self.datastore)]
-        return [*(model_digest(path) for path in (self.model, *self.others, *self.reverse)), *remembered]
+        store = self.companions.datastore
+        remembered = [] if store is None else [datastore_digest(store)]
+        return [*(model_digest(path) for path in (self.model, *self.companions.models)), *remembered]
 
 
 @dataclass(frozen=True)

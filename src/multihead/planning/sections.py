@@ -170,6 +170,9 @@ class Subwords(Settings):
     """Sentences before each one that are read with it, in the same document; blank lines on both sides end a document.
     """
 
+    right_to_left: bool | None = None
+    """Write targets from right to left, the last subword first: for a judge of what other models write (--judge)."""
+
     source_factors: Literal["case"] | None = None
     """Cut sources in lower case, and add an embedding for the case of each subword to its own."""
 

@@ -132,6 +132,8 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
 
     def _alignments_agree(self) -> None:
         _refuse(self, "context", "alignments", "the words of the sentences before are aligned with nothing")
+        if self.right_to_left:
+            _refuse(self, "right_to_left", "alignments", "words are counted from left to right")
         if self.alignment_weight is not None and self.alignments is None:
             raise ValueError("alignment_weight is given without alignments: name a file, or ibm1, or leave it out")
         if self.alignments is not None and self.compile:
@@ -347,11 +349,13 @@ class DataConfig(Settings):
     """Where sources begin with a symbol of the language into which they are translated (`text.language_tokens`)."""
     valid_more: tuple[CorpusRecord, ...] = ()
     """The validation files after the first ones, if there are several."""
+    right_to_left: bool = False
+    """Whether targets are written from right to left (`text.backwards`)."""
 
     @model_serializer(mode="wrap")
     def _without_usual(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """The fields, without what older versions do not know where it is as usual."""
-        values = without_unset(write(self), frozenset({"directions", "valid_more"}))
+        values = without_unset(write(self), frozenset({"directions", "valid_more", "right_to_left"}))
         return {name: value for name, value in values.items() if (name, value) != ("order", "whole")}
 
     @model_validator(mode="before")

@@ -30,6 +30,7 @@ from multihead.preparing.corpora import TextFiles
 from multihead.preparing.ibm1 import Words
 from multihead.preparing.prepared import PreparedText
 from multihead.preparing.side_files import check_side_file, lines_of_pairs, require_same
+from multihead.text.backwards import require_forwards
 from multihead.text.terms import knows_terms
 from multihead.training.context import RunContext
 
@@ -129,6 +130,7 @@ def pair_links(
             "alignments: sources have sentences before them, whose words are aligned with nothing: leave alignments "
             "out, or train without context"
         )
+    require_forwards(prepared.target_tokenizer, "alignments")
     if not isinstance(origin, str) and (prepared.target_tokenizer.copied or knows_terms(prepared.source_tokenizer)):
         raise ConfigurationError(
             f"{origin.path}: the words of this text are not those of its files, because of placeholders or terms: let "

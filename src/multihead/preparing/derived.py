@@ -6,7 +6,7 @@ averaged, searched as an ensemble, or trained on from each other. `runs.best` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,11 +25,13 @@ from multihead.preparing.prepared import PreparedText
 from multihead.preparing.shards import SHARD, Encoder, Joiner
 from multihead.preparing.subwords import Vocabulary
 from multihead.text import languages
+from multihead.text.backwards import BackwardsTokenizer
 from multihead.training.context import RunContext
 
 T = TypeVar("T")
-Direction = Literal["forward", "reverse", "both"]
-"""Which side of a pair is the source: as in the text, the other one, or first the one and then the other."""
+Direction = Literal["forward", "reverse", "both", "backwards"]
+"""Which side of a pair is the source: as in the text, the other one, or first the one and then the other. Backwards: as
+in the text, with targets from right to left."""
 
 
 def derive(
@@ -63,19 +65,23 @@ def derive(
         if work_folder.is_begun(folder, work_folder.PREPARED):
             return
         with work_folder.preparing(folder, work_folder.PREPARED):
-            exchanged = direction == "reverse"
+            exchanged, turned = direction == "reverse", None
             vocabulary = Vocabulary(*_order(exchanged, text.source_tokenizer, text.target_tokenizer))
+            if direction == "backwards":
+                vocabulary, turned = vocabulary.backwards(), BackwardsTokenizer(text.target_tokenizer).turned
             vocabulary.save(folder / "data")
             with ParallelWriter(folder / "data/train", len(vocabulary.source), len(vocabulary.target)) as writer:
                 orders = (False, True) if direction == "both" else (exchanged,)
-                corpora = tuple(record for order in orders for record in _copy_train(text, writer, order, kept))
+                copied = (_copy_train(text, writer, order, kept, turned) for order in orders)
+                corpora = tuple(record for records in copied for record in records)
                 corpora += _add_files(text, writer, vocabulary, context, added)
             sources, targets = _order(exchanged, text.valid_sources, text.valid_targets)
             valid = zip(text.valid.lines.tolist(), sources, targets, strict=True)
             pairs = [Pair(*row) for row in valid]
             parts = [(named or languages.Direction(None, ""), pairs[place]) for named, place in text.valid_parts]
             write_valid(folder / "data", parts, vocabulary)
-            write_manifest(folder, _describe(text.config, corpora, exchanged), {}, {})
+            config = _describe(text.config, corpora, exchanged).model_copy(update=vocabulary.decisions)
+            write_manifest(folder, config, {}, {})
 
 
 def nested_part(text: PreparedText, share: float, seed: int) -> Array:
@@ -89,7 +95,11 @@ def nested_part(text: PreparedText, share: float, seed: int) -> Array:
 
 
 def _copy_train(
-    text: PreparedText, writer: ParallelWriter, exchanged: bool, kept: Array | None
+    text: PreparedText,
+    writer: ParallelWriter,
+    exchanged: bool,
+    kept: Array | None,
+    turned: Callable[[list[int]], list[int]] | None,
 ) -> tuple[CorpusRecord, ...]:
     """Write the training pairs again; returns what is recorded of their corpora."""
     train, start, corpora = text.train, 0, []
@@ -99,6 +109,7 @@ def _copy_train(
         sources, targets = (
             [side[i].tolist() for i in chosen] for side in _order(exchanged, train.source, train.target)
         )
+        targets = targets if turned is None else [turned(ids) for ids in targets]
         writer.append(sources, targets, train.lines[chosen].tolist())
     for corpus in text.config.corpora:
         own = np.searchsorted(indices, (start, start + corpus.pairs))

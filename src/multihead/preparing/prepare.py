@@ -295,6 +295,8 @@ def _begin(
     symbols = choose_symbols(choices, files, None if given is None else given.source)
     held_out = choose_held_out(choices, files)
     vocabulary = given or learn_vocabulary(choices, files, held_out, context.say).with_symbols(symbols)
+    if given is None and choices.take("right_to_left", lambda: (False, "as text is read by default")):
+        vocabulary = vocabulary.backwards()
     vocabulary.save(data)
     if journal is not None:
         decisions = {"reasons": choices.reasons, "vocabulary": vocabulary.decisions}

@@ -19,6 +19,7 @@ from multihead.files import write_errors
 from multihead.planning.choices import choose_vocabulary
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
+from multihead.text.backwards import BackwardsTokenizer, forwards
 from multihead.text.case_factors import CaseTokenizer, lowered
 from multihead.text.context import learn_with_context, own_text
 from multihead.text.language_tokens import with_languages
@@ -47,6 +48,11 @@ class Vocabulary:
         """The vocabulary with symbols of languages for sources, and for targets if both sides share it."""
         source = with_languages(self.source, languages)
         return replace(self, source=source, target=source if self.target is self.source else self.target)
+
+    def backwards(self) -> Vocabulary:
+        """The vocabulary whose targets are written from right to left."""
+        decisions = {**self.decisions, "right_to_left": True}
+        return replace(self, target=BackwardsTokenizer(self.target), decisions=decisions)
 
     def save(self, data: Path) -> None:
         """Create the folder of what training reads, and write the tokenizers there."""
@@ -82,8 +88,9 @@ def choose_terms(choices: Choices, tokenizer: Tokenizer) -> Terms | None:
 
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
     """The vocabulary of a given model; how it was learned is unknown."""
-    decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
-    kept = ["vocab_size", "shared_vocabulary", *(["context"] if source.context else [])]
+    decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == forwards(target).digest}
+    decisions |= {"right_to_left": True} if target.backwards else {}
+    kept = ["vocab_size", "shared_vocabulary", "right_to_left", *(["context"] if source.context else [])]
     kept += ["source_factors"] if source.factors > 1 else []
     choices.reasons |= dict.fromkeys(kept, "the given model's")
     return Vocabulary(source.plain, target.plain, decisions)

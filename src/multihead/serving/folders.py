@@ -34,6 +34,7 @@ class Team:
         others: further models of an ensemble.
         mean: what the ensemble averages.
         reverse: models of the opposite direction.
+        judge: other models of the same direction.
         draft: guesses for greedy searches.
         datastore: what the model remembers (`translating.datastore`).
         weights: by which a translation is chosen among the hypotheses of the beam; None if it is not.
@@ -44,6 +45,7 @@ class Team:
     others: tuple[Path, ...] = ()
     mean: Mean = "probabilities"
     reverse: tuple[Path, ...] = ()
+    judge: tuple[Path, ...] = ()
     draft: Path | None = None
     datastore: Path | None = None
     weights: Weights | None = None
@@ -106,7 +108,7 @@ def _estimate(folder: Path, team: Team, precision: Precision) -> int:
     drafts = [] if team.draft is None else [team.draft]
     searched = sum(estimate_bytes(locate(one), precision) for one in (folder, *team.others, *drafts))
     remembered = 0 if team.datastore is None else 2 * size_of(team.datastore)  # read, and prepacked
-    return searched + remembered + sum(estimate_bytes(locate(one), None) for one in team.reverse)
+    return searched + remembered + sum(estimate_bytes(locate(one), None) for one in (*team.reverse, *team.judge))
 
 
 def _pair_of(folder: Path) -> Pair | None:
@@ -200,6 +202,9 @@ def load(
         opposite = None if pair is None else Pair(pair.target, pair.source)
         first, *more = (opened.load(one, opposite, device, shared=True) for one in team.reverse)
         translator = translator.with_reverse(first.ensemble(more) if more else first)
+    if team.judge:
+        first, *more = (opened.load(one, pair, device, shared=True) for one in team.judge)
+        translator = translator.with_judge(first.ensemble(more) if more else first)
     if team.draft is not None:
         translator = translator.with_draft(opened.load(team.draft, pair, device, shared=True))
     translator.run(TranslationRequest(translator.search_settings(), ["a"], weights=team.weights))

@@ -162,9 +162,11 @@ def _has_attention(translator: Translator) -> bool:
 def weight_bytes(translator: Translator) -> int:
     """Bytes of the weights in memory: those of all networks, and the packed copies of the compiled search."""
     packed = 0.0 if translator.engine is None else _PACKED[translator.search_settings().precision]
-    judging = [] if translator.reverse is None else translator.reverse.networks
+    choosing = [one for one in (translator.reverse, translator.judge) if one is not None]
     drafting = [] if translator.draft is None else translator.draft.networks
-    return int(_network_bytes([*translator.networks, *drafting]) * (1 + packed)) + _network_bytes(judging)
+    return int(_network_bytes([*translator.networks, *drafting]) * (1 + packed)) + _network_bytes(
+        [network for one in choosing for network in one.networks]
+    )
 
 
 def _network_bytes(networks: Sequence[Network]) -> int:

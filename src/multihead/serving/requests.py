@@ -26,6 +26,7 @@ from multihead.serving.glossary import MAX_FOUND, find_phrases
 from multihead.serving.queue import BatchKey, Phrases
 from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
+from multihead.text.backwards import require_forwards
 from multihead.text.context import Documents
 from multihead.translating.lengths import SplitLine, most_tokens, split_long_lines
 from multihead.translating.request import TranslationRequest, check_n_best
@@ -189,6 +190,8 @@ def prepare(
             raise ApiError(422, "too_many_sentences", message)
         read = _in_context(text_lines, lines, translator)
         rows = _encode(read, translator, settings.max_tokens)
+        if request.alignment or request.alternatives:
+            require_forwards(translator.bundle.target_tokenizer, "alignments and alternatives")
         if request.alignment:
             _check_alignment_size(text_lines, lines, rows)
         wanted, constraints = _find_terms(request, sentences), Constraints()

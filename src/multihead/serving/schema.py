@@ -267,7 +267,7 @@ class InfoResponse(Settings):
     ensemble: int
     """Number of models whose predictions are averaged."""
     chooses: bool
-    """Whether translations are chosen among candidates, by a reverse model or their agreement."""
+    """Whether translations are chosen among candidates, by a reverse model, a judge or their agreement."""
     generation: int
     """Starts at 1 and increases by 1 with every reload."""
     compiled: bool

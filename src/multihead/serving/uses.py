@@ -12,10 +12,10 @@ from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.serving.folders import Team
-from multihead.translating.request import CHANNEL, Weights
+from multihead.translating.request import Weights, usual_weights
 from multihead.uses_file import USES, damaged, read_uses_file
 
-_MODELS = {"--with": "others", "--reverse": "reverse"}
+_MODELS = {"--with": "others", "--reverse": "reverse", "--judge": "judge"}
 
 
 def read_uses(run: Path) -> tuple[Team, ...]:
@@ -55,7 +55,7 @@ def _name(text: str) -> str:
 def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
     if len(flags) % 2:
         raise IndexError
-    models: dict[str, tuple[Path, ...]] = {"others": (), "reverse": ()}
+    models: dict[str, tuple[Path, ...]] = dict.fromkeys(_MODELS.values(), ())
     search: dict[str, Any] = {}
     weights: Weights | None = None
     datastore: Path | None = None
@@ -70,11 +70,9 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
             weights = Weights.parse(value)
         else:
             raise FormatError(f"{run / USES}: {name}: {flag} is a flag that a server does not have")
-    if weights is None and models["reverse"]:
-        weights = CHANNEL
-    return Team(
-        models["others"], reverse=models["reverse"], datastore=datastore, weights=weights, search=search, name=name
-    )
+    weights = weights or usual_weights(bool(models["reverse"]), bool(models["judge"]))
+    others, reverse, judge = models["others"], models["reverse"], models["judge"]
+    return Team(others, reverse=reverse, judge=judge, datastore=datastore, weights=weights, search=search, name=name)
 
 
 def _model(run: Path, value: str) -> Path:

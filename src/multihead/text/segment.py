@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
+from multihead.text.backwards import forwards
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer, WrappedTokenizer
 from multihead.text.user_symbols import SymbolTokenizer
 from multihead.text.vocabulary import FIRST_CHARACTER, Parts
@@ -41,7 +42,8 @@ _NEVER = 1 << 31
 
 def has_merges(tokenizer: Tokenizer) -> bool:
     """Whether a `Segmenter` can draw segmentations of this vocabulary."""
-    return tokenizer.factors <= 1 and isinstance(_without_languages(tokenizer), SymbolTokenizer | BytePairTokenizer)
+    text = _without_languages(forwards(tokenizer))
+    return tokenizer.factors <= 1 and isinstance(text, SymbolTokenizer | BytePairTokenizer)
 
 
 def _without_languages(tokenizer: Tokenizer) -> Tokenizer:
@@ -66,6 +68,7 @@ class Segmenter:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
         if tokenizer.factors > 1:
             raise ConfigurationError("bpe_dropout would cut the pieces of source factors anew: leave it out")
+        self._backwards, tokenizer = tokenizer.backwards, forwards(tokenizer)
         text = _without_languages(tokenizer)
         # Ids from here on are symbols of languages, which stay at the start of their sentence; 0 if there are none.
         self._symbols = 0 if text is tokenizer else len(text)
@@ -101,6 +104,15 @@ class Segmenter:
             raise InputError(f"got {len(ids)} sentences and {len(keys)} keys, expected one key for each")
         if not self._threshold:
             return [list(sentence) for sentence in ids]
+        if self._backwards:
+            found = self._segment_text([sentence[::-1] for sentence in ids], keys, epoch, side)
+            return [sentence[::-1] for sentence in found]
+        return self._segment_text(ids, keys, epoch, side)
+
+    def _segment_text(
+        self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int
+    ) -> list[list[int]]:
+        """The segmentation of sentences whose ids are in the order of the text."""
         if self._symbols:
             return self._keeping_symbols(ids, keys, epoch, side)
         return self._segment(ids, keys, epoch, side)

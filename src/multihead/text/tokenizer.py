@@ -61,6 +61,7 @@ FOREIGN_KINDS = {
     "placeholders": ("multihead.text.placeholders", "PlaceholderTokenizer"),
     "context": ("multihead.text.context", "ContextTokenizer"),
     "case": ("multihead.text.case_factors", "CaseTokenizer"),
+    "backwards": ("multihead.text.backwards", "BackwardsTokenizer"),
 }
 """Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
@@ -89,6 +90,8 @@ class Tokenizer(ABC):
     """Sentences before one that sources are read with (`context`)."""
     factors: int = 1
     """How many ids a piece has, one for each of its factors (`case_factors`)."""
+    backwards: bool = False
+    """Whether ids are in reverse order: targets are written from right to left (`backwards`)."""
 
     @staticmethod
     def learn(

@@ -1,6 +1,7 @@
 """Choosing among candidates by a weighted sum of features.
 
     y* = argmax_y  w_f log p(y | x) / penalty(|y|)  +  w_r log p(x | y) / |x|  +  w_a U(y)  +  w_l |y| / |x|
+                   +  w_j log q(y | x) / |y|
 
     forward     the score by which the search ranks, of the model or of the ensemble
     reverse     the probability of the source by a model of the opposite direction, for each token (Yee, Dauphin and
@@ -8,11 +9,13 @@
                 "Facebook FAIR's WMT19 news translation task submission"). Their language model has no counterpart here
     agreement   the expected utility (`translating.consensus`), from 0 to 1
     length      tokens of the translation for each token of the source
+    judge       the probability of the translation by another model of the same direction, for each token: one that
+                writes from right to left makes other mistakes (`text.backwards`)
 
-|x| and |y| count the end symbol. The reverse model has its own vocabularies and scores the candidate's text. Candidates
-are the hypotheses of a beam, samples, or both; of equal texts the one with the highest score remains, and incomplete
-ones take part only if none is complete. So with w_f alone the choice is the search's own. Of equal sums the first
-candidate wins, in the order of the search. `judging.tune` finds weights.
+|x| and |y| count the end symbol. Reverse model and judge have their own vocabularies and score the candidate's text.
+Candidates are the hypotheses of a beam, samples, or both; of equal texts the one with the highest score remains, and
+incomplete ones take part only if none is complete. So with w_f alone the choice is the search's own. Of equal sums the
+first candidate wins, in the order of the search. `judging.tune` finds weights.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ class Translating(Protocol):
     @property
     def reverse(self) -> Translating | None:
         """The model of the opposite direction, if there is one."""
+
+    @property
+    def judge(self) -> Translating | None:
+        """The other model of the same direction, if there is one."""
 
     def candidates(
         self, request: TranslationRequest, progress: Callable[[int], None] | None = None
@@ -95,7 +102,7 @@ def choose(
     """The chosen translation of each text of a request that chooses.
 
     Args:
-        translator: the model, with a reverse model if the weights have one.
+        translator: the model, with a reverse model and a judge if the weights have them.
         request: with ``metric``, ``weights`` or both.
         progress: called with the number of newly finished sentences.
 
@@ -121,7 +128,7 @@ def rank(
     Of equal texts one remains, and incomplete ones only if none is complete.
 
     Args:
-        translator: the model, with a reverse model if the weights have one.
+        translator: the model, with a reverse model and a judge if the weights have them.
         request: the texts, and how they were translated.
         rows: the candidates of each text.
         weights: of the features.
@@ -129,8 +136,8 @@ def rank(
     Raises:
         InputError, ConfigurationError: as `Translator.run`.
     """
-    _require_reverse(translator, bool(weights.reverse))
     wanted = {name for name, weight in weights.model_dump().items() if weight}
+    _require_models(translator, wanted)
     ranked = []
     for each in _measure(translator, request, rows, rows, wanted):
         order = np.argsort(-weighted(each.features, as_array(weights)), kind="stable")  # of equals the first
@@ -147,7 +154,7 @@ def measure(
     """The candidates of each text with their features.
 
     Args:
-        translator: the model, with a reverse model for that feature.
+        translator: the model, with a reverse model and a judge for these features.
         request: which candidates there are.
         wanted: the features to compute.
         progress: called with the number of newly finished sentences.
@@ -155,14 +162,16 @@ def measure(
     Raises:
         InputError, ConfigurationError: as `Translator.run`.
     """
-    _require_reverse(translator, "reverse" in wanted)
+    _require_models(translator, wanted)
     rows, references = _gather(translator, request, progress)
     return _measure(translator, request, rows, references, wanted)
 
 
-def _require_reverse(translator: Translating, wanted: bool) -> None:
-    if wanted and translator.reverse is None:
+def _require_models(translator: Translating, wanted: Collection[str]) -> None:
+    if "reverse" in wanted and translator.reverse is None:
         raise ConfigurationError("weights: reverse needs a reverse model (--reverse, or Translator.with_reverse)")
+    if "judge" in wanted and translator.judge is None:
+        raise ConfigurationError("weights: judge needs another model (--judge, or Translator.with_judge)")
 
 
 def _gather(
@@ -185,7 +194,7 @@ def _measure(
 ) -> list[Candidates]:
     kept = [_distinct(row) for row in rows]
     features = [np.zeros((len(row), len(FEATURES))) for row in kept]
-    forward, reverse, agree, length = (name in wanted for name in FEATURES)
+    forward, reverse, agree, length, judge = (name in wanted for name in FEATURES)
     if forward:
         for columns, row in zip(features, kept, strict=True):
             columns[:, 0] = [one.score for one in row]
@@ -201,6 +210,9 @@ def _measure(
         read = translator.bundle.source_tokenizer.encode_batch(list(request.texts))
         for columns, row, ids in zip(features, kept, read, strict=True):
             columns[:, 3] = [one.tokens / (len(ids) + 1) for one in row]
+    if judge:
+        for columns, values in zip(features, _judge(translator, request, kept), strict=True):
+            columns[:, 4] = values
     return [Candidates(row, columns) for row, columns in zip(kept, features, strict=True)]
 
 
@@ -216,18 +228,45 @@ def _distinct(row: Sequence[Translation]) -> list[Translation]:
 def _reverse(
     translator: Translating, request: TranslationRequest, rows: Sequence[Sequence[Translation]]
 ) -> list[list[float]]:
-    """log p(x | y) / |x| of each candidate y. Where the search is below float32, the products are in bfloat16."""
-    reverse = translator.reverse
-    assert reverse is not None
-    bundle = reverse.bundle
-    texts = [one.text for row in rows for one in row]
-    written = bundle.source_tokenizer.encode_batch(texts)
-    sources = [own_text(text) for text, row in zip(request.texts, rows, strict=True) for _ in row]
-    repeated = bundle.target_tokenizer.answers(sources, texts)
+    """log p(x | y) / |x| of each candidate y."""
+    assert translator.reverse is not None
+    sources = [[own_text(text)] * len(row) for text, row in zip(request.texts, rows, strict=True)]
+    return _log_probabilities(translator.reverse, request, _texts_of(rows), sources)
+
+
+def _judge(
+    translator: Translating, request: TranslationRequest, rows: Sequence[Sequence[Translation]]
+) -> list[list[float]]:
+    """log q(y | x) / |y| of each candidate y."""
+    judge = translator.judge
+    assert judge is not None
+    read = request.texts if judge.bundle.source_tokenizer.context else [own_text(text) for text in request.texts]
+    sources = [[text] * len(row) for text, row in zip(read, rows, strict=True)]
+    return _log_probabilities(judge, request, sources, _texts_of(rows))
+
+
+def _texts_of(rows: Sequence[Sequence[Translation]]) -> list[list[str]]:
+    return [[one.text for one in row] for row in rows]
+
+
+def _log_probabilities(
+    model: Translating, request: TranslationRequest, sources: list[list[str]], targets: list[list[str]]
+) -> list[list[float]]:
+    """The mean log-probability of each target's tokens, given its source, by another model or ensemble.
+
+    Where the search is below float32, the products are in bfloat16.
+    """
+    bundle = model.bundle
+    read, written = ([text for row in rows for text in row] for rows in (sources, targets))
+    answers = bundle.target_tokenizer.answers(written, read)
     device = bundle.model.output.weight.device.type
     with torch.autocast(device, torch.bfloat16, enabled=request.search.precision != "float32"):
         found = forced_log_probabilities(
-            reverse.networks, bundle.target_tokenizer, written, repeated, request.batch_tokens
+            model.networks,
+            bundle.target_tokenizer,
+            bundle.source_tokenizer.encode_batch(read),
+            answers,
+            request.batch_tokens,
         )
     means = iter([sum(values) / len(values) for values in found])
-    return [[next(means) for _ in row] for row in rows]
+    return [[next(means) for _ in row] for row in targets]

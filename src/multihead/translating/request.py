@@ -64,6 +64,8 @@ class Weights(Settings):
     """Of the expected utility, from 0 to 1."""
     length: float = Field(default=0.0, ge=-MOST_FACTOR, le=MOST_FACTOR)
     """Of |y| / |x|."""
+    judge: float = Field(default=0.0, ge=0, le=MOST_FACTOR)
+    """Of log p(y | x) / |y| by the judge."""
 
     @classmethod
     def parse(cls, text: str) -> Weights:
@@ -81,8 +83,14 @@ class Weights(Settings):
         return ",".join(f"{name}={value:.5g}" for name, value in self.model_dump().items() if value)
 
 
-CHANNEL = Weights(forward=1.0, reverse=0.25)
-"""The weights of a reverse model that were not tuned."""
+USUAL = Weights(forward=1.0, reverse=0.2, agreement=1.0, judge=0.2)
+"""Weights that were not tuned (docs/lab-notes.md, "A judge from right to left")."""
+
+
+def usual_weights(reverse: bool, judge: bool) -> Weights | None:
+    """`USUAL`, if there is a reverse model, a judge or both, without the weight of what there is not; or None."""
+    kept = {"reverse": USUAL.reverse * reverse, "judge": USUAL.judge * judge}
+    return USUAL.model_copy(update=kept) if reverse or judge else None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from multihead.decoding.search import Mean, Search, Symbols
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import WIDEST
 from multihead.errors import ConfigurationError, InputError
+from multihead.text.backwards import require_forwards
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.request import TranslationRequest
 
@@ -104,6 +105,7 @@ def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Con
     Raises:
         InputError: not one prefix, or list of phrases, for each text; an empty text, which is not translated, with
             either; a phrase without characters.
+        ConfigurationError: a prefix, and the model writes from right to left.
     """
     texts = request.texts
     for name, given in (("prefixes", request.prefixes), ("phrases", request.phrases)):
@@ -112,6 +114,8 @@ def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Con
         for number, (text, wanted) in enumerate(zip(texts, given or (), strict=False), 1):
             if wanted and not text.strip():
                 raise InputError(f"text {number} is empty, so it cannot have {name}")
+    if any(request.prefixes or ()):
+        require_forwards(tokenizer, "prefixes")
     phrases = [
         [[_phrase(tokenizer, word, text) for word in _alternatives(phrase, number)] for phrase in own]
         for number, (own, text) in enumerate(zip(request.phrases or (), texts, strict=False), 1)

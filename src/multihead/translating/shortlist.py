@@ -37,6 +37,7 @@ from multihead.files import atomic_file, atomic_folder, write_tensors
 from multihead.model_folder import COPY_AGAIN
 from multihead.sealed import MANIFEST, open_folder, seal
 from multihead.tensor_files import read_tensors
+from multihead.text.backwards import forwards
 from multihead.translating.own_text import open_pairs
 
 _CELLS = 4_000_000
@@ -248,4 +249,4 @@ def _digests(bundle: Bundle) -> list[tuple[str, bytes]]:
 
 
 def _shared(bundle: Bundle) -> bool:
-    return bundle.source_tokenizer.digest == bundle.target_tokenizer.digest
+    return bundle.source_tokenizer.digest == forwards(bundle.target_tokenizer).digest

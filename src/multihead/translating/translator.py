@@ -79,6 +79,8 @@ class Translator:
         """The text that the model remembers, if there is one (`with_datastore`)."""
         self.reverse: Translator | None = None
         """The model of the opposite direction, if there is one (`with_reverse`)."""
+        self.judge: Translator | None = None
+        """The other model of the same direction, if there is one (`with_judge`)."""
 
     @classmethod
     def load(
@@ -231,14 +233,27 @@ class Translator:
         Raises:
             ConfigurationError: it translates between other languages.
         """
-        own, other = self.bundle, reverse.bundle
-        wanted, got = (own.target_language, own.source_language), (other.source_language, other.target_language)
-        if any(one and two and one != two for one, two in zip(wanted, got, strict=True)):
-            raise ConfigurationError(
-                f"the reverse model translates {got[0]} to {got[1]}, expected {wanted[0]} to {wanted[1]}"
-            )
+        own = self.bundle
+        _require_languages("the reverse model", reverse.bundle, (own.target_language, own.source_language))
         joined = copy(self)
         joined.reverse = reverse
+        return joined
+
+    def with_judge(self, judge: Translator) -> Translator:
+        """A translator that can choose among candidates by another model of its direction (`translating.choosing`).
+
+        A model that writes from right to left (`text.backwards`) helps most, since it makes other mistakes.
+
+        Args:
+            judge: translates between the same languages, with vocabularies of its own; an ensemble's probabilities are
+                averaged.
+
+        Raises:
+            ConfigurationError: it translates between other languages.
+        """
+        _require_languages("the judge", judge.bundle, (self.bundle.source_language, self.bundle.target_language))
+        joined = copy(self)
+        joined.judge = judge
         return joined
 
     def toward(self, languages: Languages) -> Translator:
@@ -426,7 +441,8 @@ class Translator:
             progress: called with the number of newly finished sentences.
 
         Raises:
-            InputError, ConfigurationError: as `translations` and `sample`; weights of a reverse model without one.
+            InputError, ConfigurationError: as `translations` and `sample`; weights of a model that
+                chooses without one.
         """
         if not request.chooses:
             return self.candidates(request, progress)
@@ -659,6 +675,13 @@ class Translator:
         from multihead.translating.attention import attention_of
 
         return attention_of(self.bundle, read, written)
+
+
+def _require_languages(what: str, bundle: Bundle, wanted: tuple[str | None, str | None]) -> None:
+    """Raise ConfigurationError if a model translates between other languages, as far as they are known."""
+    got = bundle.source_language, bundle.target_language
+    if any(one and two and one != two for one, two in zip(wanted, got, strict=True)):
+        raise ConfigurationError(f"{what} translates {got[0]} to {got[1]}, expected {wanted[0]} to {wanted[1]}")
 
 
 def _key(text: str) -> int:

@@ -42,6 +42,7 @@ from multihead.runs.run import RunResult
 from multihead.serving.uses import read_uses
 from multihead.text.languages import Direction, Languages
 from multihead.training import trainer
+from multihead.translating.companions import Companions
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -140,6 +141,7 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     assert not chosen(5_000, budget=1200).both_ways
     assert not chosen(4_999, shared=False).both_ways
     assert chosen(4_999, shared=False).student == 2
+    assert [one.right_to_left for one in (short, long, chosen(4_999, budget=1200))] == [False, True, False]
 
 
 def test_there_are_at_most_as_many_students_as_forward_models_and_old_runs_have_one() -> None:
@@ -291,6 +293,11 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
     members = {found["model"], *(Path(flag).name for flag in ensemble["flags"] if not flag.startswith("--"))}
     assert members == {"student", "student-2"}
+    judge, text = (
+        Translator.load(folder / "right-to-left"),
+        Translator.load(folder / "forward-1").bundle.target_tokenizer,
+    )
+    assert judge.bundle.target_tokenizer.encode("one two") == text.encode("one two")[::-1]
 
 
 def test_the_end_of_a_student_counts_if_it_translates_better(
@@ -350,6 +357,7 @@ def test_the_server_offers_every_use(whole: Path) -> None:
         assert [str(path) for path in team.others] == [value for flag, value in flags if flag == "--with"]
         assert [str(team.datastore)] == [value for flag, value in flags if flag == "--datastore"] or not team.datastore
         assert [str(path) for path in team.reverse] == [value for flag, value in flags if flag == "--reverse"]
+        assert [str(path) for path in team.judge] == [value for flag, value in flags if flag == "--judge"]
         assert [str(team.weights)] == [value for flag, value in flags if flag == "--weights"] or team.weights is None
     assert {team.name for team in teams} >= {"model alone", "ensemble"}
 
@@ -442,6 +450,7 @@ def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
         ({"from_model": "small"}, "from_model: a run in stages trains its own models"),
         ({"weights": "weights.txt"}, "weights: their lines are those of the text, and a run in stages"),
         ({"alignments": "ibm1"}, "alignments: their lines are those of the text, and a run in stages"),
+        ({"right_to_left": True}, "right_to_left: a run in stages trains such a model itself"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
         ({"width": 33}, "width"),
         ({"target": "missing.en"}, "missing.en"),
@@ -497,7 +506,8 @@ def test_the_uses_of_each_direction_name_it(
     several: tuple[dict[str, Any], Path], wishes: dict[str, Any], call: Callable[..., Any]
 ) -> None:
     _, run = several
-    joined = Models(run, (run / "forward-1",), reverse=(run / "forward-2",), languages=Languages("en", "de")).load()
+    companions = Companions((run / "forward-1",), reverse=(run / "forward-2",))
+    joined = Models(run, companions, languages=Languages("en", "de")).load()
     assert joined.reverse is not None
     assert joined.reverse.bundle.target_language == "en"
     uses = json.loads((run / "uses.json").read_text())["uses"]

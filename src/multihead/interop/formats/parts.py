@@ -60,6 +60,8 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
 def _kind_of(tokenizer: Tokenizer) -> str:
     """What is particular about a tokenizer, for refusals."""
     inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
+    if tokenizer.backwards:
+        return "from right to left, which only multihead writes"
     if tokenizer.copied:
         return "with placeholders, which only multihead copies"
     if tokenizer.factors > 1:

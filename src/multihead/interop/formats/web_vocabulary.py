@@ -32,6 +32,8 @@ def refusal(tokenizer: Tokenizer) -> str | None:
     Raises:
         MissingDependencyError: it is of SentencePiece, and sentencepiece or protobuf is not installed.
     """
+    if tokenizer.backwards:
+        return "is from right to left, which only multihead writes"
     if tokenizer.copied:
         return "has placeholders, which only multihead copies"
     if tokenizer.factors > 1:

@@ -1,9 +1,9 @@
 """How the models of a run in stages translate best, on validation text.
 
-The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model chooses among
-the candidates of either (`translating.choosing`), with weights that `judging.tune` finds; a datastore of the model's
-text (`engine.neighbours`) is slower still. Each use has the flags of ``multihead translate`` that give it, so that a
-user pays for quality what it is worth to them.
+The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model and one that
+writes from right to left choose among the candidates of either (`translating.choosing`), with weights that
+`judging.tune` finds; a datastore of the model's text (`engine.neighbours`) is slower, too. Each use has the flags of
+``multihead translate`` that give it, so that a user pays for quality what it is worth to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
 
 _BEAM = 12
-"""Candidates for the reverse model; 5, the usual width, leave it little to choose from."""
+"""Candidates for the models that choose; 5, the usual width, leave them little to choose from."""
 
 
 Pairs = tuple[Sequence[str], Sequence[str]]
@@ -60,19 +60,21 @@ def compare_uses(
     progress: Callable[[int], None],
     direction: Direction | None = None,
     datastore: Path | None = None,
+    judge: Path | None = None,
 ) -> list[Use]:
     """The uses of a model with others of its vocabulary, the simplest first.
 
     Args:
         model: the model that translates alone.
         others: the further members of an ensemble.
-        reverse: models of the opposite direction; without any, nothing is chosen.
+        reverse: models of the opposite direction; without any, and without a judge, nothing is chosen.
         valid: the validation set.
         language: of the references, for BLEU's tokenization.
         found: called with each use as soon as it is measured.
         progress: called with the number of newly translated sentences; it may raise, to stop.
         direction: of the sentences, if the models have several.
         datastore: what the model remembers; a use of it is listed if it is better than the same without.
+        judge: another model of the same direction.
     """
     sources, references = valid
     there = Languages() if direction is None else Languages(*direction)
@@ -83,7 +85,9 @@ def compare_uses(
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
         members = [word for path in others for word in ("--with", str(path))]
         systems.append((f"an ensemble{named}", ensemble, [*asked, *members]))
-    judge = Translator.load_ensemble(reverse, languages=back) if reverse and len(sources) >= MIN_LINES else None
+    few = len(sources) < MIN_LINES
+    opposite = Translator.load_ensemble(reverse, languages=back) if reverse and not few else None
+    judging = None if judge is None or few else Translator.load(judge, languages=there)
     uses: list[Use] = []
 
     def measure(name: str, system: Translator, flags: Sequence[str]) -> Use:
@@ -98,14 +102,16 @@ def compare_uses(
     for name, system, flags in systems:
         plain.append(measure(name, system, flags))
         keep(plain[-1])
-        if judge is None:
+        if opposite is None and judging is None:
             continue
         request = TranslationRequest(system.search_settings(beam=_BEAM))
-        judged = system.with_reverse(judge)
+        judged = system if opposite is None else system.with_reverse(opposite)
+        judged = judged if judging is None else judged.with_judge(judging)
         best = tune_texts(judged, sources, references, request, language=language, progress=progress).best
         if best.held_out > plain[-1].bleu:
             choosing = ["--beam", str(_BEAM)]
             choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", str(path))]
+            choosing += ["--judge", str(judge)] if best.weights.judge else []
             keep(Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out))
     if datastore is None:
         return uses

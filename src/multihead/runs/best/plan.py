@@ -5,6 +5,7 @@ Text of pairs (x, y) gives, in this order,
     both-ways                    one translator from x to y and from y to x, where it pays
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
+    right-to-left                a translator from x to y that writes the last word first; it chooses, too
     student, student-2           the best forward models, trained on with all forward models as their teachers
     small                        a narrower model of half the size, with the same teachers
     best                         the best model, and how well each way to use the models translates
@@ -103,6 +104,8 @@ class BestConfig(Settings):
     """Whether a model of half the size follows; not in runs of version 0.6."""
     datastore: bool = False
     """Whether the best model remembers its text at the end; not in older runs."""
+    right_to_left: bool = False
+    """Whether a model that writes from right to left judges candidates; not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -159,6 +162,14 @@ def decide(
         if short
         else "is for one direction, and little text"
     )
+    judged = several_models and not both_ways and monolingual is None
+    choices.reasons["right_to_left"] = (
+        "chooses candidates, too"
+        if judged
+        else "no time for one"
+        if short
+        else "is for models from nothing, without further text"
+    )
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
         choices.reasons["reverse"] = "each model has all directions"
@@ -173,6 +184,7 @@ def decide(
         student=2 if several_models and not both_ways else 0,
         small=several_models,
         datastore=remembers,
+        right_to_left=judged,
         both_ways=both_ways,
         monolingual=monolingual,
         pairs=pairs,
@@ -194,11 +206,12 @@ class Stage:
 
 
 BOTH, FORWARD, REVERSE, STUDENT, SMALL, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "small", "best"
-DATASTORE = "datastore"
-TEXT, BOTH_TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = (
+DATASTORE, RIGHT_TO_LEFT = "datastore", "right-to-left"
+TEXT, BOTH_TEXT, REVERSE_TEXT, BACKWARDS_TEXT, MORE_TEXT, PAIRS = (
     "text",
     "text-both",
     "text-reverse",
+    "text-right-to-left",
     "text-more",
     "pairs/monolingual.tsv",
 )
@@ -215,11 +228,12 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
+    reverse += [Stage(RIGHT_TO_LEFT, 0.6)] if config.right_to_left else []
     student = [Stage(name, 0.7) for name in students_of(config)]
     small = [Stage(SMALL, 0.7)] if config.small else []
     several = bool(reverse or student or small)
     store = [Stage(DATASTORE, 0.06)] if config.datastore else []
-    last = (*student, *small, *store, Stage(BEST, (0.3 if store else 0.12) if several else 0.02))
+    last = (*student, *small, *store, Stage(BEST, (0.2 if store else 0.12) if several else 0.02))
     if config.monolingual is None:
         return (*both, *forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)

@@ -5,9 +5,11 @@ A run in stages is a folder:
     run.json         what was decided: a `BestConfig`; run.copy.json is a copy of it
     stages.jsonl     the budget of each stage and the time spent (`training.budget.Journal`)
     log.txt          the stages, and how the models are best used
-    text/            the prepared text; text-both/, text-reverse/ and text-more/ are made from it (`preparing.derived`)
+    text/            the prepared text; text-both/, text-reverse/, text-right-to-left/ and text-more/ are made from it
+                     (`preparing.derived`)
     pairs/           what the reverse models make of further text in the target language
-    forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/, small/ as well
+    forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., right-to-left/, student/, small/ as
+                     well
     student-end/     the last weights of a student, if they translate better than what its training chose
     small-start/     parts of the best model, if the small one begins as them (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
@@ -65,6 +67,8 @@ _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_laye
 """Settings of the size of a network, which the small model does not share."""
 _NARROW_SIZES = ("width", "heads", "encoder_layers", "decoder_layers", "inner")
 """Those that it has if it begins from nothing."""
+_KINDS = ("right_to_left", "student", "small", "datastore")
+"""Decisions about the stages after those of forward and reverse models."""
 _TAG = "<bt>"
 """The first word of a source that a reverse model made; it tells the forward models so."""
 
@@ -147,6 +151,11 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
                 f"{name}: a run in stages trains the opposite direction, too, whose targets would have it; leave it "
                 "out, or train one model"
             )
+    if given.right_to_left or (text is not None and text.target_tokenizer.backwards):
+        raise ConfigurationError(
+            "right_to_left: a run in stages trains such a model itself, to judge what the others write; leave it out, "
+            "or train one model"
+        )
     for settings in (given, student):
         rehearse(settings, 1 if text is None else text.config.pairs, machine)
     further = None if monolingual is None else _record(monolingual)
@@ -173,10 +182,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     length = "budget" if config.updates is None else "updates"
     log_decisions(
         config.reasons,
-        {
-            name: getattr(config, name)
-            for name in (length, "seed", "both_ways", "forward", "reverse", "student", "small", "datastore")
-        },
+        {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS)},
         log,
     )
     return config
@@ -296,6 +302,8 @@ class BestRun:
         """The prepared text that a training reads."""
         if output in self._reverse:
             return self._derived(plan.REVERSE_TEXT, "reverse")
+        if output.name == plan.RIGHT_TO_LEFT:
+            return self._derived(plan.BACKWARDS_TEXT, "backwards")
         if output.name == plan.BOTH and not self._several:
             return self._derived(plan.BOTH_TEXT, "both")
         return self._folder / (plan.TEXT if self._config.monolingual is None else plan.MORE_TEXT)
@@ -513,6 +521,7 @@ class BestRun:
                 progress=lambda _: self._check_stop(),
                 direction=direction,
                 datastore=store if store.exists() else None,
+                judge=self._folder / plan.RIGHT_TO_LEFT if self._config.right_to_left else None,
             )
             uses += own
             if small.is_dir():
