@@ -145,7 +145,7 @@ def main() -> None:
     """Turns, and a table."""
     arguments = parser(__doc__, 5)
     arguments.add_argument("--size", choices=SIZES, default="tiny", help="of the model with random weights (tiny)")
-    arguments.add_argument("--model", type=Path, help="a model folder, instead")
+    arguments.add_argument("--model", type=lambda text: Path(text).resolve(), help="a model folder, instead")
     arguments.add_argument("--beams", type=int, nargs="+", default=[1, 5], help="1 is greedy (1 5)")
     arguments.add_argument("--steps", type=int, default=15, help="symbols a translation has with random weights (15)")
     arguments.add_argument("--sentences", type=int, default=1000)
