@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -192,6 +192,12 @@ def load(
             together.
     """
     opened, team = opened or Opened(), team or Team()
+
+    def together(folders: Sequence[Path], pair: Pair | None) -> Translator:
+        """The model, or the ensemble of the models, that chooses."""
+        first, *more = (opened.load(one, pair, device, shared=True) for one in folders)
+        return first.ensemble(more) if more else first
+
     translator = opened.load(folder, pair, device, shared=team != Team()).searching(**search)
     if team.others:
         others = [opened.load(one, pair, device, shared=True) for one in team.others]
@@ -200,11 +206,9 @@ def load(
         translator = translator.with_datastore(opened.datastore(team.datastore, folder))
     if team.reverse:
         opposite = None if pair is None else Pair(pair.target, pair.source)
-        first, *more = (opened.load(one, opposite, device, shared=True) for one in team.reverse)
-        translator = translator.with_reverse(first.ensemble(more) if more else first)
+        translator = translator.with_reverse(together(team.reverse, opposite))
     if team.judge:
-        first, *more = (opened.load(one, pair, device, shared=True) for one in team.judge)
-        translator = translator.with_judge(first.ensemble(more) if more else first)
+        translator = translator.with_judge(together(team.judge, pair))
     if team.draft is not None:
         translator = translator.with_draft(opened.load(team.draft, pair, device, shared=True))
     translator.run(TranslationRequest(translator.search_settings(), ["a"], weights=team.weights))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.backwards import forwards
+from multihead.text.backwards import BackwardsTokenizer, forwards
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer, WrappedTokenizer
 from multihead.text.user_symbols import SymbolTokenizer
 from multihead.text.vocabulary import FIRST_CHARACTER, Parts
@@ -68,7 +68,8 @@ class Segmenter:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
         if tokenizer.factors > 1:
             raise ConfigurationError("bpe_dropout would cut the pieces of source factors anew: leave it out")
-        self._backwards, tokenizer = tokenizer.backwards, forwards(tokenizer)
+        self._turned = tokenizer.turned if isinstance(tokenizer, BackwardsTokenizer) else None
+        tokenizer = forwards(tokenizer)
         text = _without_languages(tokenizer)
         # Ids from here on are symbols of languages, which stay at the start of their sentence; 0 if there are none.
         self._symbols = 0 if text is tokenizer else len(text)
@@ -104,9 +105,9 @@ class Segmenter:
             raise InputError(f"got {len(ids)} sentences and {len(keys)} keys, expected one key for each")
         if not self._threshold:
             return [list(sentence) for sentence in ids]
-        if self._backwards:
-            found = self._segment_text([sentence[::-1] for sentence in ids], keys, epoch, side)
-            return [sentence[::-1] for sentence in found]
+        if self._turned is not None:
+            found = self._segment_text(list(map(self._turned, ids)), keys, epoch, side)
+            return list(map(self._turned, found))
         return self._segment_text(ids, keys, epoch, side)
 
     def _segment_text(

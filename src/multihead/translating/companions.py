@@ -58,8 +58,6 @@ class Companions:
         """
         if self.datastore is not None:
             translator = translator.with_datastore(self.datastore)
-        if not self.models:
-            return translator
         from multihead.translating.translator import Translator
 
         there = Languages()
