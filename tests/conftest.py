@@ -74,26 +74,33 @@ SLOWEST = (
 )
 """Files that take longest. They are run first, so that one worker does not end long after the others."""
 
-TOGETHER = (
+WITH_A_BROWSER = (
+    "tests/serving/page/",
+    "tests/interop/formats/test_web.py",
+)
+"""Files that share one browser."""
+
+WITH_TRANSFORMERS = (
     "tests/test_benchmarks.py",
     "tests/test_tutorials.py",
     "tests/interop/",
     "tests/models/bert/test_huggingface.py",
     "tests/models/decoder/test_llama.py",
 )
-"""Files that import `transformers` and share its models: one process runs them all."""
+"""Files that import `transformers` and share its models."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadfile``, the files of `TOGETHER` are as one."""
+    """With ``--dist loadfile``, one process runs all files that share a browser or models."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return TOGETHER[0] if nodeid.startswith(TOGETHER) else str(super()._split_scope(nodeid))
+            found = (files[0] for files in (WITH_A_BROWSER, WITH_TRANSFORMERS) if nodeid.startswith(files))
+            return next(found, None) or str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
 
@@ -105,11 +112,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude what is collected here from garbage collections, which servers and commands ask for."""
+    """Exclude what is collected here from garbage collections, and collect more seldom.
+
+    Hypothesis measures each collection, which takes as long as the collection of a few objects.
+    """
     import hypothesis  # noqa: F401  # it asks the collector for users of random generators when it is imported
 
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -132,6 +143,25 @@ def no_long_look_at_the_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "_PEAK_SECONDS", 0.0)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_look_for_faults() -> Iterator[Callable[..., None]]:
+    """A new run looks for faults first, which takes as long as ten updates here: only with `look_for_faults`."""
+    from multihead.runs.translator import begin
+
+    look = begin.log_quick_check
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(begin, "log_quick_check", lambda *_: None)
+        yield look
+
+
+@pytest.fixture
+def look_for_faults(no_look_for_faults: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs look for faults as they do for users."""
+    from multihead.runs.translator import begin
+
+    monkeypatch.setattr(begin, "log_quick_check", no_look_for_faults)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ from multihead.diagnosis.doctor import doctor
 from multihead.errors import DataError
 from multihead.runs.translator import begin
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "look_for_faults")
 
 SHORT: dict[str, Any] = {"updates": 3, "validate_every": 3, "log_every": 1}
 
