@@ -38,6 +38,7 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
 from multihead.engine.drafting import DraftedSearch
 from multihead.engine.ensemble import EngineEnsemble
+from multihead.engine.forcing import force
 from multihead.engine.search import CompiledSearch, Engine
 from multihead.engine.weights import DECODING, PRECISIONS
 from multihead.errors import MultiheadError, SurroundingsError
@@ -294,6 +295,13 @@ class EngineCase:
         self.target, self.workers, self.dropped = target, draw.randint(2, 3), draw.randrange(40)
         self.draft = self.model(draw, source, target) if beam == 1 and draw.random() < 0.8 else None
         self.guesses = draw.randint(1, 9), draw.choice([0.0, 0.01, 0.3])
+        self.read: list[list[int]] = []
+        self.written: list[list[int]] = []
+        for row in self.sources:
+            whole = [draw.randrange(target) for _ in range(draw.some(30))]
+            for _ in range(draw.choice([0, 1, 4])):
+                self.read.append(row)
+                self.written.append([*whole[: draw.randint(0, len(whole))], draw.randrange(target)])
 
     @staticmethod
     def model(draw: Draw, source: int, target: int) -> Transformer:
@@ -321,8 +329,11 @@ class EngineCase:
         torch.manual_seed(draw.getrandbits(40))
         return Transformer(TransformerConfig(**settings)).eval()
 
-    def run(self, workers: int, *, drafted: bool = False) -> dict[int, Any]:
-        """What is found of each sentence, perhaps with a draft; one is dropped while the search runs."""
+    def run(self, workers: int, *, drafted: bool = False) -> tuple[dict[int, Any], list[list[float]]]:
+        """What is found of each sentence, perhaps with a draft, and how probable drawn targets are.
+
+        A sentence is dropped while the search runs.
+        """
         engines = [Engine(model, self.precision, self.shortlist) for model in self.models]
         found: dict[int, Any] = {}
         engine: CompiledSearch = engines[0]
@@ -342,7 +353,7 @@ class EngineCase:
                 running.drop(self.dropped)
                 seconds = 1.0
         found.pop(self.dropped, None)
-        return found
+        return found, force(engines[0], self.read, self.written, 2, workers=workers)
 
     @staticmethod
     def _read(running: Any, seconds: float) -> Iterator[tuple[int, Any]]:
@@ -354,13 +365,14 @@ class EngineCase:
             raise _NoContinuation from error
 
     def check(self) -> None:
-        found = self.run(1)
+        found, values = self.run(1)
         for hypotheses in found.values():
             assert 1 <= len(hypotheses) <= self.task.n_best
             for one in hypotheses:
                 assert len(one.tokens) <= self.limit
                 assert all(0 <= symbol < self.target for symbol in one.tokens)
-        again = self.run(self.workers, drafted=True)
+        again, others = self.run(self.workers, drafted=True)
+        assert values == others
         for number in found.keys() & again.keys():
             assert found[number] == again[number]
 

@@ -34,8 +34,8 @@ Weight = Any
 """A tensor of PyTorch, or an array: numbers with an address and rows."""
 
 _FILES = (
-    *("decoding.cpp", "datastore.h", "drawing.h", "next_symbols.h", "network.h", "attention.h", "model.h", "helper.h"),
-    *("products.h", "operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
+    *("decoding.cpp", "datastore.h", "drawing.h", "forcing.h", "next_symbols.h", "network.h", "attention.h", "model.h"),
+    *("helper.h", "products.h", "operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
 )
 _SIGNATURES = {
     "decoding_model": "ppp:p",
@@ -52,6 +52,7 @@ _SIGNATURES = {
     "decoding_datastore_free": "p",
     "decoding_nearest": "ppllllpp:l",
     "decoding_neighbours": "pplldd:l",
+    "decoding_force": "pplpllpppppllp:l",
     "decoding_guesses": "pp",
     "decoding_add": "plplll:l",
     "decoding_add_all": "plppppp:l",

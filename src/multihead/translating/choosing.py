@@ -20,22 +20,29 @@ first candidate wins, in the order of the search. `judging.tune` finds weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from multihead.bundle import Bundle
+from multihead.decoding.hypothesis import refuse_nan
+from multihead.engine.forcing import force
+from multihead.engine.search import Engine
+from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError
-from multihead.models.network import Network
 from multihead.text.context import own_text
+from multihead.text.tokenizer import Tokenizer
 from multihead.translating.consensus import agreement, consensus
-from multihead.translating.forced import forced_log_probabilities
 from multihead.translating.request import TranslationRequest, Weights
 from multihead.translating.searching import Translation
+
+if TYPE_CHECKING:
+    from multihead.models.network import Network
 
 Features = npt.NDArray[np.float64]
 
@@ -51,6 +58,9 @@ class Translating(Protocol):
     @property
     def networks(self) -> list[Network]:
         """The networks of the ensemble, or the only one."""
+
+    def engines(self, precision: Precision) -> list[Engine] | str:
+        """The networks as compiled code, or the reason why there is none."""
 
     @property
     def reverse(self) -> Translating | None:
@@ -254,19 +264,38 @@ def _log_probabilities(
 ) -> list[list[float]]:
     """The mean log-probability of each target's tokens, given its source, by another model or ensemble.
 
-    Where the search is below float32, the products are in bfloat16.
+    Compiled, where its search is, in the precision of the request. Elsewhere the products are in bfloat16 if that is
+    below float32.
     """
-    bundle = model.bundle
+    bundle, precision = model.bundle, request.search.precision
     read, written = ([text for row in rows for text in row] for rows in (sources, targets))
-    answers = bundle.target_tokenizer.answers(written, read)
-    device = bundle.model.output.weight.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=request.search.precision != "float32"):
-        found = forced_log_probabilities(
-            model.networks,
-            bundle.target_tokenizer,
-            bundle.source_tokenizer.encode_batch(read),
-            answers,
-            request.batch_tokens,
-        )
+    given, answers = bundle.source_tokenizer.encode_batch(read), bundle.target_tokenizer.answers(written, read)
+    engines = model.engines(precision)
+    if isinstance(engines, str):
+        import torch
+
+        from multihead.translating.forced import forced_log_probabilities
+
+        device = bundle.model.output.weight.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=precision != "float32"):
+            tokenizer, together = bundle.target_tokenizer, request.batch_tokens
+            found = forced_log_probabilities(model.networks, tokenizer, given, answers, together)
+    else:
+        found = _forced(engines, bundle.target_tokenizer, given, answers)
     means = iter([sum(values) / len(values) for values in found])
     return [[next(means) for _ in row] for row in targets]
+
+
+def _forced(
+    engines: Sequence[Engine], tokenizer: Tokenizer, sources: Sequence[list[int]], targets: Sequence[list[int]]
+) -> list[list[float]]:
+    """As `translating.forced.forced_log_probabilities`, compiled."""
+    end = tokenizer.eos_id
+    ended = [[*row, end] for row in sources], [[*row, end] for row in targets]
+    found = [force(engine, *ended, tokenizer.bos_id) for engine in engines]
+    refuse_nan(math.fsum(chain.from_iterable(chain.from_iterable(found))))
+    if len(found) == 1:
+        return found[0]
+    mean = np.logaddexp.reduce([[*chain.from_iterable(rows)] for rows in found]) - math.log(len(found))
+    rest = iter(mean.tolist())
+    return [[next(rest) for _ in row] for row in found[0]]

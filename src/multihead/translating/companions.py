@@ -68,7 +68,7 @@ class Companions:
             translator = translator.ensemble(others, self.mean)
         if self.reverse:
             back = Languages(there.target, there.source)
-            translator = translator.with_reverse(Translator.load_ensemble(self.reverse, device, back))
+            translator = translator.with_reverse(Translator.load_ensemble(self.reverse, device, back, lazily=True))
         if self.judge:
-            translator = translator.with_judge(Translator.load_ensemble(self.judge, device, there))
+            translator = translator.with_judge(Translator.load_ensemble(self.judge, device, there, lazily=True))
         return translator

@@ -4,7 +4,8 @@
 
 A network computes all positions of a target in one pass, on a CPU from packed batches without padding
 (`models.transformer`). That is several times as fast as `decoding.scoring.force`, which steps like a search, works for
-every `Stepper`, and defines the result. `judging.score` scores texts, `translating.choosing` candidates.
+every `Stepper`, and defines the result. `judging.score` scores texts with it. `translating.choosing` scores candidates
+with `engine.forcing` where models are compiled, and otherwise with this.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from multihead.data.order import batches_by_tokens
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Mean, Search
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import CompiledSearch, EngineCache, why_not
+from multihead.engine.search import CompiledSearch, Engine, EngineCache, why_not
 from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.languages import Languages
@@ -118,14 +118,24 @@ class Translator:
 
     @classmethod
     def load_ensemble(
-        cls, paths: Sequence[str | Path], device: str = "cpu", languages: Languages | None = None
+        cls,
+        paths: Sequence[str | Path],
+        device: str = "cpu",
+        languages: Languages | None = None,
+        *,
+        lazily: bool = False,
     ) -> Translator:
         """Read one model, or several as an ensemble that averages probabilities.
+
+        Args:
+            paths, device, languages: as of `load`.
+            lazily: as of `load_bundle`, for one model; an ensemble has its networks.
 
         Raises:
             FormatError, ConfigurationError: as `load` and `ensemble`.
         """
-        first, *others = (cls.load(path, device, languages) for path in paths)
+        alone = lazily and len(paths) == 1
+        first, *others = (cls.load(path, device, languages, lazily=alone) for path in paths)
         return first.ensemble(others) if others else first
 
     @cached_property
@@ -272,6 +282,16 @@ class Translator:
     def networks(self) -> list[Network]:
         """The networks of the ensemble, or the only one."""
         return [bundle.model for bundle, _ in self._members]
+
+    def engines(self, precision: Precision, shortlist: Shortlist | None = None) -> list[Engine] | str:
+        """The networks as compiled code, or the reason why there is none."""
+        engines = []
+        for number, (bundle, made) in enumerate(self._members, start=1):
+            engine = made.get(bundle.searched, precision, shortlist)
+            if isinstance(engine, str):
+                return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
+            engines.append(engine)
+        return engines
 
     @property
     def reach(self) -> int | None:
@@ -516,12 +536,9 @@ class Translator:
 
     def _get_engine(self, precision: Precision, shortlist: Shortlist | None) -> CompiledSearch | str:
         """The compiled search of the model or the ensemble, or the reason why there is none."""
-        engines = []
-        for number, (bundle, made) in enumerate(self._members, start=1):
-            engine = made.get(bundle.searched, precision, shortlist)
-            if isinstance(engine, str):
-                return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
-            engines.append(engine)
+        engines = self.engines(precision, shortlist)
+        if isinstance(engines, str):
+            return engines
         found: CompiledSearch = engines[0]
         if self._ensemble is not None:
             from multihead.engine.ensemble import EngineEnsemble

@@ -27,6 +27,7 @@
 #ifndef __wasm__
 #include "datastore.h"
 #include "drawing.h"
+#include "forcing.h"
 #endif
 
 using namespace network;
@@ -58,7 +59,6 @@ bool fits(const Work &work) {
 #endif
 }
 
-const i64 TILE = 4;             // panels of the vocabulary that are projected at a time
 const i64 KEPT = (i64)1 << 19;  // logits that are kept for a mean of probabilities, if that is enough rows
 const i64 MOST_MODELS = 64;
 const i64 MOST_DRAFTED = 16;  // rows of a step with guesses
@@ -259,12 +259,6 @@ struct Worker {
         one.columns.of(std::move(chosen), one.symbols, set.forbidden, set.end);
     }
 
-    // Rows that a product takes at a time.
-    i64 rows_together() const {
-        const bool unit = runners[0].s.kind != FLOAT32 && tiles::used();
-        return unit ? 2 * DEEP : 4 * ROWS;
-    }
-
 #ifdef _OPENMP
     // As the next function, of one model, on two threads: first all logits, then the best of each row.
     void project(const Columns &of, i64 begin, i64 end, Helper &helper) {
@@ -285,7 +279,7 @@ struct Worker {
     // Logits of some columns for rows begin ... end - 1, a tile of columns for some rows at a time; of several models
     // their weighted mean.
     void project(const Columns &of, i64 begin, i64 end) {
-        const i64 panels = of.count() / PANEL, stride = TILE * PANEL, together = rows_together();
+        const i64 panels = of.count() / PANEL, stride = TILE * PANEL, together = runners[0].rows_together();
 #ifdef _OPENMP
         Helper *helper = runners.size() == 1 ? runners[0].helper : nullptr;
         const Weights &weights = *of.weights[0];
@@ -343,7 +337,7 @@ struct Worker {
         i64 wide = 0;
         for (auto &one : active) wide = std::max(wide, one->columns.count());
         wide += search.columns.count() + LANES;  // rows are not a power of two apart, which caches dislike
-        const i64 some = std::min(count, std::max(KEPT / (models * wide), rows_together())), apart = some * wide;
+        const i64 some = std::min(count, std::max(KEPT / (models * wide), runners[0].rows_together())), apart = some * wide;
         float *kept = logits.get<float>(models * apart);
         shifts.resize(models);
         std::vector<Normalizer> sums;
@@ -522,7 +516,7 @@ struct Worker {
 
     // Writes a model's logits of some columns for rows begin ... end - 1, and adds them to the normalizers.
     void keep_logits(const Columns &of, i64 model, i64 begin, i64 end, float *y, i64 stride, Normalizer *sums) {
-        const i64 panels = of.count() / PANEL, together = rows_together();
+        const i64 panels = of.count() / PANEL, together = runners[0].rows_together();
         for (i64 panel = 0; panel < panels; panel += TILE) {
             const i64 last = std::min(panel + TILE, panels);
             for (i64 from = begin; from < end; from += together) {
@@ -1156,6 +1150,65 @@ extern "C" i64 decoding_add_samples(void *search, i64 count, const i64 *ids, con
         if (append(s, ids[i], words, lengths[i], limits[i], minimums[i], prepare)) return i;
     }
     return count;
+}
+
+// Log-probabilities of given targets. words: those of the sources, one after the other. lengths: of each source.
+// counts: targets of each source, from 1 to 255. symbols: those of the targets, with their end symbols. sizes: of each
+// target. begin: the symbol before the first one. found: of each symbol. 1 if a number is impossible, 2 if there is not
+// enough memory.
+extern "C" i64 decoding_force(const void *model, const float *source_positions, i64 source_reach,
+                              const float *target_positions, i64 target_reach, i64 count, const i64 *words,
+                              const i64 *lengths, const i64 *counts, const i64 *symbols, const i64 *sizes, i64 begin,
+                              i64 threads, float *found) {
+    const Model &m = *(const Model *)model;
+    const i64 together = 256, longest = (i64)1 << 20;  // words of sources that are encoded at a time; of a side
+    const auto are_below = [](const i64 *from, i64 some, i64 vocabulary) {
+        return std::all_of(from, from + some, [&](i64 one) { return one >= 0 && one < vocabulary; });
+    };
+    if (count < 0 || source_reach < 1 || target_reach < 1 || threads < 1) return 1;
+    if (!are_below(&begin, 1, m.sizes.target_vocab)) return 1;
+    std::vector<Forcing::Target> targets;
+    std::vector<Forcing::Source> sources;
+    std::vector<i64> starts;  // of the sources that a thread takes at a time
+    bool possible = true;
+    const auto arrange = [&] {
+        i64 every = 0, taken = together;
+        for (i64 i = 0; i < count; i++) {
+            if (!(possible = lengths[i] >= 1 && lengths[i] <= longest && counts[i] >= 1 && counts[i] <= 255)) return;
+            every += counts[i];
+        }
+        targets.reserve(every);  // sources point into it
+        for (i64 i = 0; i < count; words += lengths[i++]) {
+            if (!(possible = are_below(words, lengths[i], m.sizes.source_vocab))) return;
+            sources.push_back({words, lengths[i], targets.data() + targets.size(), counts[i]});
+            for (i64 k = 0; k < counts[i]; k++, symbols += *sizes, found += *sizes++) {
+                if (!(possible = *sizes >= 1 && *sizes <= longest && are_below(symbols, *sizes, m.sizes.target_vocab)))
+                    return;
+                targets.push_back({symbols, *sizes, found});
+            }
+            if (taken + lengths[i] > together) starts.push_back(i), taken = 0;
+            taken += lengths[i];
+        }
+        starts.push_back(count);
+    };
+    if (!fits(arrange)) return 2;
+    if (!possible) return 1;
+    const Positions source{source_positions, source_reach}, target{target_positions, target_reach};
+    const i64 parts = std::max<i64>(0, (i64)starts.size() - 1);
+    std::atomic<bool> full{false};
+    std::atomic<i64> next{0};
+    const auto force = [&] {
+        Forcing forcing(m, source, target, begin);
+        for (i64 part; (part = next++) < parts;)
+            forcing.force(sources.data() + starts[part], starts[part + 1] - starts[part]);
+    };
+#ifdef _OPENMP
+#pragma omp parallel num_threads((int)std::min<i64>({threads, 1024, std::max<i64>(1, parts)}))
+#endif
+    {
+        if (!fits(force)) full = true;
+    }
+    return full ? 2 : 0;
 }
 #endif
 

@@ -21,6 +21,9 @@ struct Runner : Attending {
     Runner(const Model &model, const Positions &sources, const Positions &targets)
         : Attending(model), sources(sources), targets(targets), stride(round_up(model.sizes.width)) {}
 
+    // Rows that a product by the output projection takes at a time.
+    i64 rows_together() const { return s.kind != FLOAT32 && tiles::used() ? 2 * DEEP : 4 * ROWS; }
+
     // scratch.rows by weights. y: [rows][step].
     void multiply(const Weights &w, i64 rows, float *y, i64 step, int mode = SET) const {
 #ifdef _OPENMP

@@ -10,6 +10,7 @@
 namespace network {
 
 const float NOTHING = -std::numeric_limits<float>::infinity();
+const i64 TILE = 4;  // panels of the vocabulary that are projected at a time
 
 // Columns of the output projection, and the symbol of each.
 struct Columns {
