@@ -67,7 +67,7 @@ import io, itertools, json, sys
 from pathlib import Path
 from multihead.cli.main import main
 from multihead.kernels.native import set_thread_count, threads, thread_count
-from multihead.translating.request import TranslationRequest
+from multihead.translating.request import USUAL, TranslationRequest
 from multihead.translating.translator import Translator
 
 folder, names, lines = Path(sys.argv[1]), sys.argv[2].split(","), json.loads(sys.argv[3])
@@ -88,13 +88,29 @@ def requested(translator):
         found.append(other.run(TranslationRequest(other.search_settings(), lines, n_best=beam)))
     return found, other
 
+def chosen(lazily):  # of an ensemble's candidates, by two other models
+    first, *others = (Translator.load(folder / name, lazily=lazily) for name in names)
+    joined = first.ensemble(others[:1]).with_judge(others[1]).with_reverse(others[2]).searching(beam=4)
+    request = TranslationRequest(joined.search_settings(), lines, weights=USUAL)
+    found = [row[0].text for row in joined.run(request)]
+    flags = ["--with", names[1], "--judge", names[2], "--reverse", names[3], "--beam", "4"]
+    words = [str(folder / word) if word in names else word for word in flags]
+    output = folder / f"chosen.{lazily}"
+    files = ["--input", str(folder / "lines.de"), "--output", str(output)]
+    assert main(["translate", str(folder / names[0]), *words, *files]) == 0
+    assert output.read_text(encoding="utf-8").split(chr(10))[:-1] == found
+    return found
+
 usual = thread_count()
 before = [by_command(name, folder / f"{name}.before") for name in names] + [by_command(names[0], None)]
 set_thread_count(3)
 found = [requested(Translator.load(folder / name, lazily=True)) for name in names]
+by_judges = chosen(True)
 assert "torch" not in sys.modules, "PyTorch was imported"
 
 import torch
+
+assert chosen(False) == by_judges
 
 assert all(translator.bundle.model.config.width == 16 for _, translator in found)
 assert torch.get_num_threads() == thread_count() == 3

@@ -20,23 +20,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from multihead.decoding.search import Mean
+from multihead.decoding.search import Mean, scaled
 from multihead.decoding.stepper import Attending, State, Stepper
 from multihead.errors import ConfigurationError, ShapeError
-
-
-def scaled(weights: Sequence[float] | None, models: int) -> list[float]:
-    """A weight for each model, with the sum 1; by default all are equal.
-
-    Raises:
-        ConfigurationError: no model, or not one positive weight per model.
-    """
-    if not models:
-        raise ConfigurationError("an ensemble needs at least one model")
-    weights = [1.0] * models if weights is None else weights
-    if len(weights) != models or not all(0 < weight < float("inf") for weight in weights):
-        raise ConfigurationError(f"an ensemble of {models} models needs as many positive weights, got {list(weights)}")
-    return [weight / sum(weights) for weight in weights]
 
 
 @dataclass(frozen=True)

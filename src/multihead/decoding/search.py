@@ -14,7 +14,7 @@ are compared by probability, which favors short ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -28,6 +28,21 @@ Mean = Literal["probabilities", "log-probabilities"]
 
 MEANS: tuple[Mean, ...] = get_args(Mean)
 """By number, as ``decoding_search`` takes them."""
+
+
+def scaled(weights: Sequence[float] | None, models: int) -> list[float]:
+    """A weight for each model, with the sum 1; by default all are equal.
+
+    Raises:
+        ConfigurationError: no model, or not one positive weight per model.
+    """
+    if not models:
+        raise ConfigurationError("an ensemble needs at least one model")
+    weights = [1.0] * models if weights is None else weights
+    if len(weights) != models or not all(0 < weight < float("inf") for weight in weights):
+        raise ConfigurationError(f"an ensemble of {models} models needs as many positive weights, got {list(weights)}")
+    return [weight / sum(weights) for weight in weights]
+
 
 LengthPenalty = Callable[[int, float], float]
 """(length, alpha) -> divisor. It must be positive and must not decrease with length: `ranking.Exact` relies on that."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from multihead.decoding.ensemble import scaled
-from multihead.decoding.search import Mean
+from multihead.decoding.search import Mean, scaled
 from multihead.engine.search import CompiledSearch, Engine, Together, same_shortlist
 from multihead.errors import ConfigurationError
 

@@ -64,7 +64,7 @@ class Companions:
         if translator.bundle.directions:  # models of one direction each need not be told
             there = Languages(translator.bundle.source_language, translator.bundle.target_language)
         if self.others:
-            others = [Translator.load(path, device, there) for path in self.others]
+            others = [Translator.load(path, device, there, lazily=True) for path in self.others]
             translator = translator.ensemble(others, self.mean)
         if self.reverse:
             back = Languages(there.target, there.source)

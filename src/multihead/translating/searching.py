@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from multihead.bundle import Bundle
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.search import Mean, Search, Symbols
+from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import WIDEST
+from multihead.engine.stored import StoredTransformer
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.backwards import require_forwards
 from multihead.text.tokenizer import Tokenizer
@@ -23,7 +24,6 @@ from multihead.translating.request import TranslationRequest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multihead.decoding.ensemble import Ensemble
     from multihead.decoding.restrictions import Restriction
     from multihead.decoding.stepper import Stepper
 
@@ -247,24 +247,23 @@ def require_same_vocabularies(first: Bundle, other: Bundle, what: str) -> None:
             )
 
 
-def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> Ensemble:
-    """Several models as one (`decoding.ensemble`), each with the same weight.
-
-    Args:
-        bundles: two or more, of any kind and size.
-        mean: what is averaged.
+def check_ensemble(bundles: Sequence[Bundle]) -> None:
+    """Check that several models, of any kind and size, can translate as one.
 
     Raises:
         ConfigurationError: fewer than two; one has another vocabulary than the first, or is on another device.
     """
-    from multihead.decoding.ensemble import Ensemble
-
     if len(bundles) < 2:
         raise ConfigurationError("an ensemble needs another model")
     first = bundles[0]
-    device = first.model.output.weight.device
     for number, other in enumerate(bundles[1:], start=2):
         require_same_vocabularies(first, other, f"model {number} of the ensemble")
-        if other.model.output.weight.device != device:
-            raise ConfigurationError(f"model {number} of the ensemble is not on {device}, where the first is")
-    return Ensemble([bundle.model.eval() for bundle in bundles], mean)
+        if _device_of(other) != _device_of(first):
+            raise ConfigurationError(
+                f"model {number} of the ensemble is not on {_device_of(first)}, where the first is"
+            )
+
+
+def _device_of(bundle: Bundle) -> str:
+    searched = bundle.searched
+    return "cpu" if isinstance(searched, StoredTransformer) else str(searched.output.weight.device)

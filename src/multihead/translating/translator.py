@@ -29,8 +29,8 @@ from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import (
     Constraints,
     Translation,
-    build_ensemble,
     build_restrictions,
+    check_ensemble,
     check_room,
     encode_constraints,
     make_translation,
@@ -43,7 +43,6 @@ from multihead.translating.searching import (
 if TYPE_CHECKING:
     import torch
 
-    from multihead.decoding.ensemble import Ensemble
     from multihead.decoding.sharpening import Sharpening
     from multihead.decoding.shortlist import Shortlist
     from multihead.decoding.stepper import Stepper
@@ -71,7 +70,7 @@ class Translator:
         self._searching: Search | None = None
         self._engines = EngineCache()
         self._others: tuple[Translator, ...] = ()
-        self._ensemble: Ensemble | None = None
+        self._mean: Mean | None = None  # of an ensemble
         self._origin: Translator | None = None  # of another direction; kept in memory as long as this one
         self.draft: Translator | None = None
         """The model that guesses, if there is one (`with_draft`)."""
@@ -128,14 +127,12 @@ class Translator:
         """Read one model, or several as an ensemble that averages probabilities.
 
         Args:
-            paths, device, languages: as of `load`.
-            lazily: as of `load_bundle`, for one model; an ensemble has its networks.
+            paths, device, languages, lazily: as of `load`.
 
         Raises:
             FormatError, ConfigurationError: as `load` and `ensemble`.
         """
-        alone = lazily and len(paths) == 1
-        first, *others = (cls.load(path, device, languages, lazily=alone) for path in paths)
+        first, *others = (cls.load(path, device, languages, lazily=lazily) for path in paths)
         return first.ensemble(others) if others else first
 
     @cached_property
@@ -184,7 +181,8 @@ class Translator:
         """
         joined = copy(self)
         joined._others = (*self._others, *(member for other in others for member in (other, *other._others)))
-        joined._ensemble = build_ensemble([bundle for bundle, _ in joined._members], mean)
+        check_ensemble([bundle for bundle, _ in joined._members])
+        joined._mean = mean
         return joined
 
     def with_draft(self, draft: Translator) -> Translator:
@@ -289,7 +287,7 @@ class Translator:
         for number, (bundle, made) in enumerate(self._members, start=1):
             engine = made.get(bundle.searched, precision, shortlist)
             if isinstance(engine, str):
-                return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
+                return f"model {number} of the ensemble: {engine}" if self._mean else engine
             engines.append(engine)
         return engines
 
@@ -540,10 +538,10 @@ class Translator:
         if isinstance(engines, str):
             return engines
         found: CompiledSearch = engines[0]
-        if self._ensemble is not None:
+        if self._mean is not None:
             from multihead.engine.ensemble import EngineEnsemble
 
-            found = EngineEnsemble(engines, self._ensemble.mean)
+            found = EngineEnsemble(engines, self._mean)
         if self.datastore is not None:
             return self.datastore.join(found)
         if self.draft is None:
@@ -636,8 +634,11 @@ class Translator:
     @property
     def stepper(self) -> Stepper[Any]:
         """What is searched step by step: the model or an ensemble, with the whole vocabulary or a shortlist."""
-        if self._ensemble is not None:
-            return self._ensemble.each(self._within) if self._own.shortlist else self._ensemble
+        if self._mean is not None:
+            from multihead.decoding.ensemble import Ensemble
+
+            ensemble = Ensemble([network.eval() for network in self.networks], self._mean)
+            return ensemble.each(self._within) if self._own.shortlist else ensemble
         stepper = self._engines.stepper(self.bundle.model)
         return self._within(stepper) if self._own.shortlist else stepper
 
