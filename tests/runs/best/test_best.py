@@ -24,6 +24,7 @@ from multihead.judging import error_rate_training, tune
 from multihead.lines.translate_shards import Models
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import journal, shards
+from multihead.runs.best import comparison
 from multihead.runs.best import train as best_train
 from multihead.runs.best.comparison import compare_uses, measure_alone
 from multihead.runs.best.plan import (
@@ -345,6 +346,24 @@ def test_the_flags_of_each_use_give_its_validation_score(
         assert ended.status == 0
         if "--weights" not in use["flags"]:
             assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
+
+
+def test_a_judge_chooses_among_more_candidates(whole: Path, numbers: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def tuned(translator: Translator, sources: Any, references: Any, request: Any, **how: Any) -> Any:
+        asked.append((request.search.beam, translator.judge is not None))
+        return tune.tune_texts(translator, sources, references, request, **how)
+
+    monkeypatch.setattr(comparison, "tune_texts", tuned)
+    pairs = numbers.pairs(20, 9)
+    valid = [source for source, _ in pairs], [target for _, target in pairs]
+    arguments: dict[str, Any] = {"found": lambda _: None, "progress": lambda _: None}
+    for judge in (None, whole / "forward-1"):
+        found = compare_uses(whole / "best", [], [whole / "reverse-1"], valid, "en", judge=judge, **arguments)
+        widths = [use.flags[use.flags.index("--beam") + 1] for use in found if "--weights" in use.flags]
+        assert set(widths) <= {str(asked[-1][0])}
+    assert asked == [(12, False), (24, True)]
 
 
 def test_the_server_offers_every_use(whole: Path) -> None:

@@ -1,4 +1,4 @@
-// Forced decoding: log-probabilities of the symbols of given targets.
+// Log-probabilities of the symbols of given targets (forced decoding).
 //
 // The targets of a source are hypotheses of one cache, so that the source is encoded once. In alphabetical order, a
 // target begins like the one before it. It shares the rows of that beginning: its ancestors there are that target's.

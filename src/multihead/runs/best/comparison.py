@@ -23,7 +23,7 @@ from multihead.translating.translator import Translator
 _BEAM = 12
 """Candidates for the models that choose; 5, the usual width, leave them little to choose from."""
 _WIDE_BEAM = 24
-"""The same with a judge: 0.1 to 0.2 BLEU more in twice the time (docs/lab-notes.md, "A judge from right to left")."""
+"""The same with a judge: 0.1 to 0.2 BLEU more, and twice the time (docs/lab-notes.md, "A judge from right to left")."""
 
 
 Pairs = tuple[Sequence[str], Sequence[str]]

@@ -233,7 +233,7 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     small = [Stage(SMALL, 0.7)] if config.small else []
     several = bool(reverse or student or small)
     store = [Stage(DATASTORE, 0.06)] if config.datastore else []
-    last = (*student, *small, *store, Stage(BEST, (0.35 if store else 0.12) if several else 0.02))
+    last = (*student, *small, *store, Stage(BEST, (0.25 if store else 0.12) if several else 0.02))
     if config.monolingual is None:
         return (*both, *forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)
