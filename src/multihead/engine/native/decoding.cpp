@@ -1052,13 +1052,14 @@ extern "C" void *decoding_datastore(i64 width) {
     return fits([&] { made.reset(new Datastore{width, {}, {}, {}, {}, {}}); }) ? made.release() : nullptr;
 }
 
-// Appends entries. keys: [count][width]. biases: -|key|^2 / 2. symbols: of the target side. 1 if there is not enough
-// memory; entries that were appended before remain.
+// Appends entries. keys: [count][width]. biases: -|key|^2 / 2. symbols: of the target side. 1 if there are too many (the
+// number of one has 32 bits) or not enough memory; entries that were appended before remain.
 extern "C" i64 decoding_datastore_add(void *store, const float *keys, const float *biases, const i64 *symbols,
                                       i64 count) {
     Datastore &its = *(Datastore *)store;
     const size_t parts = its.parts.size(), entries = its.symbols.size();
-    if (count < 1 || std::any_of(symbols, symbols + count, [](i64 symbol) { return symbol < 0; })) return 1;
+    if (count < 1 || count > std::numeric_limits<int32_t>::max() - (i64)entries) return 1;
+    if (std::any_of(symbols, symbols + count, [](i64 symbol) { return symbol < 0; })) return 1;
     if (fits([&] { its.add(keys, biases, symbols, count); })) return 0;
     while (its.parts.size() > parts) its.parts.pop_back();
     its.firsts.resize(parts), its.symbols.resize(entries);

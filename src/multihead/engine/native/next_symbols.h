@@ -38,22 +38,47 @@ struct Columns {
     }
 };
 
-// The `most` largest of the values that are offered, descending; of equal ones the earlier first.
+#ifdef __AVX2__
+// The lanes of x, one place further: the first one is the last one of `before`.
+template <class V>
+static inline V next_lanes(V before, V x) {
+    vi place;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) place[i] = LANES - 1 + i;
+    return __builtin_shuffle(before, x, place);
+}
+#endif
+
+// The `most` largest of the values that are offered, descending; of equal ones the earlier first. Numbers of what is
+// offered have 32 bits.
 struct Best {
-    std::vector<float> value;
-    std::vector<i64> index;
+    std::vector<float> value;  // in whole vectors; those behind the last one are smaller
+    std::vector<int32_t> index;
     i64 count = 0, most = 0;
     float bar = NOTHING;  // only larger values are kept
 
     void clear(i64 places) {
         most = places, count = 0, bar = NOTHING;
-        if ((i64)value.size() < most) value.resize(most), index.resize(most);
+        value.assign(round_up(most, LANES), NOTHING), index.resize(value.size());
     }
     void offer(float v, i64 i) {
         if (!(v > bar)) return;
-        i64 at = count < most ? count++ : most - 1;
+        if (count < most) count++;
+#ifdef __AVX2__  // a loop over single values stops at a place that is hard to predict
+        vf *values = (vf *)value.data();
+        vi *indices = (vi *)index.data();
+        for (i64 part = (count - 1) / LANES; part >= 0; part--) {
+            const vf own = values[part], before = next_lanes(part ? values[part - 1] : vf{} - NOTHING, own);
+            const vi its = indices[part], other = next_lanes(part ? indices[part - 1] : vi{}, its);
+            const vi stays = own >= v, comes = before >= v;
+            values[part] = stays ? own : comes ? vf{} + v : before;
+            indices[part] = stays ? its : comes ? vi{} + (int32_t)i : other;
+        }
+#else
+        i64 at = count - 1;
         for (; at && value[at - 1] < v; at--) value[at] = value[at - 1], index[at] = index[at - 1];
-        value[at] = v, index[at] = i;
+        value[at] = v, index[at] = (int32_t)i;
+#endif
         if (count == most) bar = value[most - 1];
     }
 };
