@@ -22,17 +22,8 @@ NATIVE = ROOT / "src" / "multihead" / "engine" / "native"
 MODULE = ROOT / "src" / "multihead" / "interop" / "formats" / "site" / "decoding.wasm"
 SOURCES = (
     *("web.cpp", "decoding.cpp", "datastore.h", "drawing.h", "forcing.h", "next_symbols.h", "network.h", "attention.h"),
-    *(
-        "model.h",
-        "helper.h",
-        "products.h",
-        "operands.h",
-        "tiles.h",
-        "buffers.h",
-        "functions.h",
-        "vectors.h",
-        "webassembly.h",
-    ),
+    *("model.h", "helper.h", "products.h", "operands.h", "tiles.h", "buffers.h", "functions.h", "vectors.h"),
+    "webassembly.h",
 )
 
 FEATURES = "generic+simd128+nontrapping_fptoint+bulk_memory+sign_ext"

@@ -9,8 +9,8 @@ import pytest
 
 from multihead.decoding.scoring import force as step_by_step
 from multihead.engine import forcing
-from multihead.engine.forcing import MOST_TARGETS, force
-from multihead.engine.search import Engine
+from multihead.engine.forcing import force
+from multihead.engine.search import WIDEST, Engine
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, ShapeError
 
@@ -77,7 +77,7 @@ def test_together_alone_and_in_any_order_to_the_last_bit(
 def test_more_targets_of_a_source_than_are_computed_together(drawn: Any) -> None:
     engine, (source, *_) = Engine(drawn.model("pre-norm")), drawn.sentences(1)
     draw = random.Random(6)
-    every = [[*(draw.randrange(4, 7) for _ in range(draw.randint(0, 9))), 3] for _ in range(2 * MOST_TARGETS + 1)]
+    every = [[*(draw.randrange(4, 7) for _ in range(draw.randint(0, 9))), 3] for _ in range(2 * WIDEST + 1)]
     found = force(engine, [source] * len(every), every, drawn.symbols.begin)
     known: dict[tuple[int, ...], list[float]] = {}
     for target, row in zip(every, found, strict=True):

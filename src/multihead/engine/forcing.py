@@ -15,13 +15,9 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 
-from multihead.engine.search import MOST_WORKERS, Engine
+from multihead.engine.search import WIDEST, Engine, threads_of
 from multihead.engine.weights import integers
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
-from multihead.kernels.native import thread_count
-
-MOST_TARGETS = 255
-"""Targets of a source that are computed together: the number of one is a byte."""
 
 LONGEST = 1 << 20
 """Maximum number of ids of a side of a pair."""
@@ -51,9 +47,7 @@ def force(
     """
     if len(sources) != len(targets):
         raise ShapeError(f"got {len(targets)} targets for {len(sources)} sources: give one each")
-    if workers is not None and not 1 <= workers <= MOST_WORKERS:
-        raise ConfigurationError(f"workers are threads, from 1 to {MOST_WORKERS}, got {workers}")
-    config = engine.config
+    config, threads = engine.config, threads_of(workers)
     for side, rows, vocabulary in (("source", sources, config.source_vocab), ("target", targets, config.target_vocab)):
         for row in rows:
             if not 1 <= len(row) <= LONGEST or min(row) < 0 or max(row) >= vocabulary:
@@ -66,7 +60,8 @@ def force(
     engine.packed.check_tables()
     found: list[list[float]] = []
     for part in _parts(sources, targets):
-        found += _force(engine, part, targets[len(found) :], begin, min(thread_count(workers), MOST_WORKERS))
+        end = len(found) + sum(count for _, count in part)
+        found += _force(engine, part, targets[len(found) : end], begin, threads)
     return found
 
 
@@ -77,7 +72,7 @@ def _parts(sources: Sequence[Ids], targets: Sequence[Ids]) -> Iterator[list[tupl
     for source, equal in groupby(sources):
         left = sum(1 for _ in equal)
         while left:
-            count = min(left, MOST_TARGETS)
+            count = min(left, WIDEST)  # as many as the hypotheses of a beam
             part.append((source, count))
             size += len(source) + sum(map(len, targets[place : place + count]))
             place, left = place + count, left - count
@@ -91,9 +86,8 @@ def _parts(sources: Sequence[Ids], targets: Sequence[Ids]) -> Iterator[list[tupl
 def _force(
     engine: Engine, sources: list[tuple[Ids, int]], targets: Sequence[Ids], begin: int, workers: int
 ) -> list[list[float]]:
-    """The results of the first targets: those of these sources."""
+    """The results of the targets of sources, of which each has a number of targets."""
     counts = [count for _, count in sources]
-    targets = targets[: sum(counts)]
     lengths, sizes = [len(source) for source, _ in sources], list(map(len, targets))
     positions = engine.packed.positions(max(*lengths, *sizes))
     one, other = engine.packed.addresses(*positions)

@@ -191,8 +191,7 @@ class CompiledSearch(ABC):
     def check(self, task: SearchTask, search: Search, longest: int, workers: int | None) -> int:
         """The number of threads of a search; arguments and errors as those of `open`."""
         task.check_n_best(search)
-        if workers is not None and not 1 <= workers <= MOST_WORKERS:
-            raise ConfigurationError(f"workers are threads, from 1 to {MOST_WORKERS}, got {workers}")
+        threads = threads_of(workers)
         if longest < 1 or longest > LONGEST:
             raise ConfigurationError(f"a length limit is from 1 to {LONGEST}, got {longest}")
         others = search.no_repeat or task.restrictions or task.stop is not None or task.recorder is not None
@@ -203,7 +202,7 @@ class CompiledSearch(ABC):
             )
         for engine in self.together.all:
             engine.packed.check_tables()
-        return min(thread_count(workers), MOST_WORKERS)
+        return threads
 
 
 class Engine(CompiledSearch):
@@ -548,6 +547,17 @@ class EngineCache:
         if self._graphs is None or self._graphs.model is not model:
             self._graphs = Graphs(model, self._capture)
         return self._graphs
+
+
+def threads_of(workers: int | None) -> int:
+    """How many threads compute; by default PyTorch's number.
+
+    Raises:
+        ConfigurationError: an impossible number.
+    """
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise ConfigurationError(f"workers are threads, from 1 to {MOST_WORKERS}, got {workers}")
+    return min(thread_count(workers), MOST_WORKERS)
 
 
 def why_not(model: Network | StoredTransformer) -> str | None:

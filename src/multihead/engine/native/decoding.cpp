@@ -4,7 +4,8 @@
 // network.h computes a step, next_symbols.h the best symbols. The search follows the rules of decoding/beam.py,
 // candidate by candidate, and is tested against it. Several models can search together, each with its own state of a
 // sentence: an ensemble, as decoding/ensemble.py defines it. What they predict can be mixed with the symbols that follow
-// similar states in a text (datastore.h). Samples (drawing.h) take the places of the hypotheses of a beam.
+// similar states in a text (datastore.h). Samples (drawing.h) take the places of the hypotheses of a beam. Given
+// translations are scored, too (forcing.h).
 //
 // In greedy search a draft, a small model, can guess the next symbols (Leviathan et al. 2023, "Fast inference from
 // transformers via speculative decoding", for a temperature of 0). The models read all guesses in one step, and a guess
