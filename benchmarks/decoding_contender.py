@@ -84,7 +84,12 @@ class Compiled:
         """Translations."""
         found = self._engine.search(
             sources,
-            SearchTask(self._work.symbols, max_lengths=self._work.limits(sources), min_lengths=self._work.least),
+            SearchTask(
+                self._work.symbols,
+                max_lengths=self._work.limits(sources),
+                min_lengths=self._work.least,
+                scores=False,  # as CTranslate2 does by default
+            ),
             Search(beam=beam, stopping="patience"),
         )
         return [list(hypotheses[0].tokens) for hypotheses in found]

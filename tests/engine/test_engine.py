@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,11 +21,14 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.scoring import force
-from multihead.decoding.search import Search, Symbols, wu
+from multihead.decoding.search import MEANS, Search, Symbols, wu
+from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
 from multihead.engine import search as module
+from multihead.engine.drafting import DraftedSearch
+from multihead.engine.ensemble import EngineEnsemble
 from multihead.engine.networks import why_not
-from multihead.engine.search import Engine, EngineCache
+from multihead.engine.search import CompiledSearch, Engine, EngineCache
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
@@ -80,6 +84,32 @@ def test_a_beam_of_one_is_greedy(drawn: Any) -> None:
     for (one,), other in zip(found, expected, strict=True):
         assert one.tokens == other.tokens
         assert one.score == pytest.approx(other.score, abs=drawn.near)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_without_scores_greedy_search_chooses_the_same_symbols(drawn: Any, kind: str, precision: Precision) -> None:
+    """Of a model, with a shortlist or a draft, and of an ensemble; other searches have scores in any case."""
+    model, sources = drawn.model(kind), drawn.sentences()
+    limits, least = drawn.limits(sources)
+    engine, other = Engine(model, precision), Engine(drawn.model(kind, 5), precision)
+    short = Engine(model, precision, Shortlist([3, *range(20, 70)], [0] * (drawn.vocab + 1), []))
+    searches: list[CompiledSearch] = [engine, short, DraftedSearch(engine, other, most=3, least=0.0)]
+    searches += [EngineEnsemble([engine, other], mean) for mean in MEANS]
+    task = SearchTask(
+        replace(drawn.symbols, forced=(7,)), max_lengths=[limit + 1 for limit in limits], min_lengths=least
+    )
+    for search in searches:
+        scored = search.search(sources, task, workers=2, search=Search(beam=1))
+        for stopping in ("exact", "patience"):
+            asked = Search(beam=1, stopping=stopping)
+            found = search.search(sources, replace(task, scores=False), asked, workers=2)
+            assert [[(one.tokens, one.finished) for one in row] for row in found] == [
+                [(one.tokens, one.finished) for one in row] for row in scored
+            ]
+            assert all(math.isnan(one.log_probability) and math.isnan(one.score) for row in found for one in row)
+    for asked in (Search(beam=2), Search(beam=1, stopping="ahead"), Search(beam=1, stopping="patience", patience=2)):
+        expected = engine.search(sources, task, asked)
+        assert engine.search(sources, replace(task, scores=False), asked) == expected
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -251,8 +281,33 @@ def test_numbers_that_run_over_are_said(where: str, precision: Precision, drawn:
     with torch.no_grad():
         for parameter in model.get_submodule(where).parameters():
             parameter.div_(parameter.abs().max()).mul_(3e38)
+    task = SearchTask(drawn.symbols, max_lengths=9)
+    for asked in (task, replace(task, scores=False)):
+        with pytest.raises(MultiheadError, match="NaN"):
+            Engine(model, precision).search(drawn.sentences(2), asked, Search(beam=1))
     with pytest.raises(MultiheadError, match="NaN"):
-        Engine(model, precision).search(drawn.sentences(2), SearchTask(drawn.symbols, max_lengths=9))
+        Engine(model, precision).search(drawn.sentences(2), task)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_one_symbol_that_runs_over_is_said_with_and_without_scores(drawn: Any, sign: int) -> None:
+    """Wherever it is, also if it is forbidden; -inf alone is a symbol of probability 0."""
+    told = []
+    for symbol in (0, 1, 40, 89):
+        model = drawn.model("fairseq's positions")
+        with torch.no_grad():
+            model.output.weight[symbol] = sign * 3e38
+        engine, outcomes = Engine(model), []
+        for scores in (True, False):
+            try:
+                task = SearchTask(drawn.symbols, max_lengths=9, scores=scores)
+                found = engine.search(drawn.sentences(2), task, Search(beam=1))
+                outcomes.append([row[0].tokens for row in found])
+            except MultiheadError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+        told.append("NaN" in outcomes[0])
+    assert any(told)
 
 
 def test_models_that_it_is_not_for(drawn: Any) -> None:

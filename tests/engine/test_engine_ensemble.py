@@ -197,7 +197,7 @@ def test_the_c_interface_refuses_models_that_do_not_fit(drawn: Any) -> None:
     divisors = (ctypes.c_double * 10)(*[1.0] * 10)
 
     def opened(members: list[Engine], lists: list[Any], shares: list[float], count: int, mean: int) -> Any:
-        numbers = (ctypes.c_int64 * 9)(count, 2, 1, 0, 2, 3, 1, 64, mean)
+        numbers = (ctypes.c_int64 * 10)(count, 2, 1, 0, 2, 3, 1, 64, mean, 1)
         models = (ctypes.c_void_p * len(members))(*[engine.packed.handle for engine in members])
         shortlists = (ctypes.c_void_p * len(lists))(*lists)
         weights = (ctypes.c_double * len(shares))(*shares)

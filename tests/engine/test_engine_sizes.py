@@ -189,17 +189,18 @@ def test_the_c_interface_refuses_impossible_searches(drawn: Any) -> None:
     engine = Engine(drawn.model())
     library = load_search_library().library
     assert library is not None
-    good, divisors = [1, 2, 1, 0, 2, 3, 1, 64, 0], (ctypes.c_double * 10)(*[1.0] * 10)
+    good, divisors = [1, 2, 1, 0, 2, 3, 1, 64, 0, 1], (ctypes.c_double * 10)(*[1.0] * 10)
     models, shortlists = (ctypes.c_void_p * 1)(engine.packed.handle), (ctypes.c_void_p * 1)(None)
 
     def opened_with(given: list[int]) -> int | None:
-        numbers, shares = (ctypes.c_int64 * 9)(*given), (ctypes.c_double * 1)(1.0)
+        numbers, shares = (ctypes.c_int64 * 10)(*given), (ctypes.c_double * 1)(1.0)
         search: int | None = library.decoding_search(
             models, shortlists, shares, numbers, 1.0, None, 0, None, 0, divisors, 10
         )
         return search
 
-    wrong = [(1, 0), (1, 256), (2, 0), (2, 3), (3, 3), (4, -1), (4, 90), (5, 2**40), (6, 0), (6, 2000), (7, 0), (8, 2)]
+    wrong = [(1, 0), (1, 256), (2, 0), (2, 3), (3, 3), (4, -1), (4, 90), (5, 2**40), (6, 0), (6, 2000)]
+    wrong += [(7, 0), (8, 2), (9, 0)]
     for place, value in wrong:
         assert opened_with([*good[:place], value, *good[place + 1 :]]) is None
     opened = opened_with(good)

@@ -246,6 +246,7 @@ class TranslateFlags:
             n_best=self.n_best,
             **self.choosing.asked,
             terms=self.terms,
+            scores=self.scores or self.n_best is not None or self.guard is not None,
             batch_tokens=batch_tokens,
         )
         if self.terms is not None:

@@ -42,6 +42,8 @@ class SearchTask:
         penalty: a length penalty other than the ones that `Search.length_penalty` names.
         stop: a stopping rule other than the ones that `Search.stopping` names.
         recorder: records what a beam search does; None disables recording.
+        scores: False if only the symbols are needed. The compiled greedy search then leaves out the sum of exponentials
+            at each step, chooses the same symbols, and returns NaN for log-probabilities and scores.
     """
 
     symbols: Symbols
@@ -52,6 +54,7 @@ class SearchTask:
     penalty: LengthPenalty | None = None
     stop: Stop | None = None
     recorder: Recorder | None = None
+    scores: bool = True
 
     def check_n_best(self, search: Search) -> None:
         """Raise ConfigurationError if ``n_best`` exceeds the beam."""

@@ -270,11 +270,14 @@ class RunningSearch:
         # A beam of 1 stops at its first end, so that it is greedy search.
         first_end = search.stopping == "exact" and search.beam == 1
         stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
+        greedy = search.beam == 1 and stopping == "patience" and patience <= 1
+        self._scored = task.scores or not greedy
         numbers = search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, compiled.rows
         handles = [(one.packed.handle, one.packed.shortlist_handle) for one in self._engines]
         opened = library.decoding_search(
             *((ctypes.c_void_p * len(handles))(*some) for some in zip(*handles, strict=True)),
-            (ctypes.c_double * len(shares))(*shares), integers([len(handles), *numbers, MEANS.index(mean)]), patience,
+            (ctypes.c_double * len(shares))(*shares),
+            integers([len(handles), *numbers, MEANS.index(mean), self._scored]), patience,
             integers(forbidden), len(forbidden), integers(forced), len(forced),
             divisors.ctypes.data, longest + 1,
         )  # fmt: skip
@@ -419,6 +422,8 @@ class RunningSearch:
         totals, scores = (ctypes.c_double * hypotheses)(), (ctypes.c_double * hypotheses)()
         symbols = (ctypes.c_int64 * sum(sizes))()
         self._library.decoding_take(self._search, count, lengths, finished, totals, scores, symbols)
+        if not self._scored:
+            totals[:] = scores[:] = [math.nan] * hypotheses
         rest, start = zip(lengths, totals, scores, finished, strict=True), 0
         all_of_them = symbols[:]
         for number, fault, some in zip(numbers, faults, counts, strict=True):

@@ -163,7 +163,8 @@ def evaluate(
             raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
         terms = request.terms and for_sources(request.terms, translator.bundle.source_tokenizer)
         texts = in_context(translator.bundle.source_tokenizer, sources)
-        found = [row[0] for row in (run or translator.run)(request.with_texts(texts, request.weights), progress)]
+        asked = replace(request.with_texts(texts, request.weights), scores=False)
+        found = [row[0] for row in (run or translator.run)(asked, progress)]
         seconds = time.monotonic() - started
         hypotheses = [translation.text for translation in found]
         language = language or translator.bundle.target_language or language_of(target)
@@ -208,5 +209,5 @@ def _translations(
     if translator is None:
         return list(read_lines(str(system)))
     texts = in_context(translator.bundle.source_tokenizer, sources)
-    request = TranslationRequest(translator.search_settings(**search), texts, batch_tokens=batch_tokens)
+    request = TranslationRequest(translator.search_settings(**search), texts, scores=False, batch_tokens=batch_tokens)
     return [row[0].text for row in translator.run(request, progress)]

@@ -111,6 +111,7 @@ class TranslationRequest:
             or by default chrF.
         both: with ``sampling`` and one of these two: the hypotheses of the beam are candidates, too.
         terms: wanted translations, which are written into the sources (`text.terms`).
+        scores: False if only texts are needed, as `decoding.task.SearchTask` has it.
         batch_tokens: padded source tokens times the hypotheses per sentence in a batch: memory against speed. The
             compiled search, which has no padding, ignores it.
 
@@ -130,6 +131,7 @@ class TranslationRequest:
     weights: Weights | None = None
     both: bool = False
     terms: Terms | None = None
+    scores: bool = True
     batch_tokens: int = 4096
 
     def __post_init__(self) -> None:

@@ -330,11 +330,9 @@ class Translator:
                 which has no padding, ignores it.
             progress: called with the number of newly finished sentences.
         """
-        found = self.translations(
-            texts, beam=beam, alpha=alpha, min_length=min_length, max_length=max_length,
-            prefixes=prefixes, phrases=phrases, batch_tokens=batch_tokens, progress=progress,
-        )  # fmt: skip
-        return [translation.text for translation in found]
+        search = self.search_settings(beam, alpha, min_length, max_length)
+        request = TranslationRequest(search, texts, prefixes, phrases, scores=False, batch_tokens=batch_tokens)
+        return [found.text for found, *_ in self.run(request, progress)]
 
     def translations(
         self,
@@ -561,7 +559,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of sentences; the compiled search reports its own progress."""
         tokenizer, search = self.bundle.target_tokenizer, request.search
-        task = SearchTask(symbols_of(tokenizer), n_best=request.candidates)
+        task = SearchTask(symbols_of(tokenizer), n_best=request.candidates, scores=request.scores)
         if engine is not None:
             return engine.search([[*row, tokenizer.eos_id] for row in ids], task, search, progress=progress)
         import torch

@@ -68,9 +68,13 @@ enum Mean { PROBABILITIES = 0, LOG_PROBABILITIES = 1 };
 
 struct Settings {
     i64 beam, n_best, stop, begin, end, workers, capacity, mean;  // stop: 0 exact, 1 ahead, 2 patience
+    bool scored;  // whether translations need their probabilities; greedy search does without
     double patience;
     std::vector<i64> forbidden, forced;
     std::vector<double> divisors;  // [length], the length penalty
+
+    // Whether a sentence is done at its first end symbol, so that only the best symbol of a step counts.
+    bool greedy() const { return beam == 1 && stop == 2 && patience <= 1.; }
 };
 
 struct Hypothesis {
@@ -536,7 +540,7 @@ struct Worker {
         if (runners.size() > 1 && set.mean == PROBABILITIES) return average();
 #endif
         each_part(0, count, [&](const Columns &of, i64 from, i64 to, i64) { project(of, from, to); });
-        for (i64 r = 0; r < count; r++) next[r].shift = next[r].normalizer.value();
+        for (i64 r = 0; r < count; r++) next[r].settle();
     }
 
     static double since(std::chrono::steady_clock::time_point began) {
@@ -560,11 +564,12 @@ struct Worker {
         }
 #endif
         if (next.size() < rows.size()) next.resize(rows.size());
+        const i64 places = set.greedy() ? 1 : 2 * set.beam;
         i64 r = 0;
         for (auto &one : active)
             for (i64 k = 0; k < one->rows(); k++) {
                 const i64 time = one->time + std::max<i64>(0, k - one->alive + 1);
-                next[r++].clear(2 * set.beam, one->minimum > time);
+                next[r++].clear(places, one->minimum > time, set.scored);
             }
         project();
         r = 0;
@@ -928,9 +933,10 @@ static bool fit_together(const std::vector<Member> &members) {
     });
 }
 
-// numbers: number of models, beam, n_best, stop, begin, end, workers, capacity, mean. shares: the weights of the
-// models. shortlists: one of each model, or nulls. Null if a number is impossible, the models do not fit together, or
-// there is not enough memory.
+// numbers: number of models, beam, n_best, stop, begin, end, workers, capacity, mean, scored. shares: the weights of the
+// models. shortlists: one of each model, or nulls. Without `scored`, which only greedy search can do, totals and scores
+// of translations mean nothing. Null if a number is impossible, the models do not fit together, or there is not enough
+// memory.
 extern "C" void *decoding_search(const void *const *models, const void *const *shortlists, const double *shares,
                                  const i64 *numbers, double patience, const i64 *forbidden, i64 forbiddens,
                                  const i64 *forced, i64 forceds, const double *divisors, i64 lengths) {
@@ -953,8 +959,10 @@ extern "C" void *decoding_search(const void *const *models, const void *const *s
             made->members.push_back({*(const Model *)models[m], (const Shortlist *)shortlists[m],
                                      shares[m] >= 0. ? std::max((float)shares[m], least) : 0.f, {}, {}});
         if (!(fitting = fit_together(made->members))) return;
-        made->set = {beam, numbers[1], numbers[2], numbers[3], numbers[4], workers, numbers[6], numbers[7], patience,
-                     {forbidden, forbidden + forbiddens}, {forced, forced + forceds}, {divisors, divisors + lengths}};
+        made->set = {beam, numbers[1], numbers[2], numbers[3], numbers[4], workers, numbers[6], numbers[7],
+                     numbers[8] != 0, patience, {forbidden, forbidden + forbiddens}, {forced, forced + forceds},
+                     {divisors, divisors + lengths}};
+        if (!(fitting = made->set.scored || made->set.greedy())) return;
         made->shortlist = made->members[0].shortlist;
         std::vector<const Weights *> outputs;
         for (const Member &one : made->members)

@@ -164,23 +164,43 @@ struct Mixture {
     }
 };
 
+// In place of a Normalizer where only the order of the symbols counts: tells whether a logit is NaN or infinite.
+struct Check {
+    vf sums{};
+
+    float value() const { return join_lanes(sums - sums, 1, added)[0]; }  // 0 or NaN
+
+    // As Normalizer::add. Columns that are no symbols have -infinity, which is no fault.
+    vf add(const float *logits, i64 count) {
+        vf sum = sums, tops = vf{} + NOTHING;
+        for (i64 i = 0; i < count; i += LANES) {
+            const vf x = *(const vf *)(logits + i);
+            sum += x < -1e30f ? vf{} - 1e30f : x, tops = larger(tops, x);
+        }
+        sums = sum;
+        return tops;
+    }
+};
+
 // The best symbols that may follow a hypothesis. Forbidden ones have a share of the probabilities, which are not
 // renormalized.
 struct NextSymbols {
     Normalizer normalizer;
+    Check check;  // if the symbols have no probabilities
     Best best;
-    float shift;  // best.value - shift are log-probabilities; NaN if a model gave NaN
-    bool no_end;
+    float shift;  // best.value - shift are log-probabilities, or logits; NaN if a model gave NaN
+    bool no_end, scored;
 
-    void clear(i64 places, bool end_is_forbidden) {
-        normalizer = Normalizer(), no_end = end_is_forbidden;
+    void clear(i64 places, bool end_is_forbidden, bool with_probabilities = true) {
+        normalizer = Normalizer(), check = Check(), no_end = end_is_forbidden, scored = with_probabilities;
         best.clear(places);
     }
+    void settle() { shift = scored ? normalizer.value() : check.value(); }
 
     // Adds `count` logits, a multiple of LANES, of the columns from `first` on; overwrites those of forbidden symbols,
     // after they have been summed.
     void see(float *logits, i64 first, i64 count, const Columns &of) {
-        const vf tops = normalizer.add(logits, count);
+        const vf tops = scored ? normalizer.add(logits, count) : check.add(logits, count);
         if (!any_above(tops, best.bar)) return;
         for (i64 column : of.never)
             if (column >= first && column < first + count) logits[column - first] = NOTHING;

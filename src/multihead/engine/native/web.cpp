@@ -136,7 +136,7 @@ EXPORT(search) WebSearch *web_search(WebModel *model, const int32_t *given, int3
     for (i64 length = 1; length <= longest; length++)
         divisors.push_back(std::pow(given[5] ? (double)(5 + length) / 6.0 : (double)length, alpha));
     const std::vector<i64> forbidden = widened(given + 7, count - 7);
-    const i64 numbers[] = {1, beam, 1, first_end ? 2 : given[1], given[2], given[3], 1, given[4], PROBABILITIES};
+    const i64 numbers[] = {1, beam, 1, first_end ? 2 : given[1], given[2], given[3], 1, given[4], PROBABILITIES, 1};
     const void *models[] = {model->model.get()}, *shortlists[] = {nullptr};
     const double shares[] = {1.0};
     void *opened = decoding_search(models, shortlists, shares, numbers, first_end ? 1.0 : patience, forbidden.data(),
