@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,7 @@ from multihead.serving.queue import LARGE, BatchKey, Job, SentenceQueue
 from multihead.serving.requests import split_lines
 from multihead.serving.responses import block_diagonal, join_lines
 from multihead.serving.scheduler import SlidingRate
-from multihead.serving.search_threads import MAX_IDLE_BATCHES, SearchThread
+from multihead.serving.search_threads import MAX_IDLE_BATCHES, SearchThread, UncompiledSearchThread
 from multihead.translating.searching import symbols_of
 
 
@@ -199,6 +201,22 @@ def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> Non
     queue.close()
     thread.join(10)
     assert ended == [None]
+
+
+def test_a_queue_forgets_a_taker_that_has_ended(translator: Translator) -> None:
+    """Otherwise both, and with them the model, would live until the next garbage collection."""
+    queue = SentenceQueue()
+    thread = UncompiledSearchThread(translator, queue, lambda act: act())
+    thread.start()
+    queue.close()
+    thread.join(10)
+    known = weakref.ref(thread)
+    gc.disable()
+    try:
+        del thread
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_a_rate_is_of_its_window() -> None:

@@ -183,13 +183,16 @@ class SentenceQueue:
             capacity: maximum rows of the taker; without load it gets one sentence in any case.
 
         Returns:
-            Sentences; None if the queue is closed and the taker has no load.
+            Sentences; None if the queue is closed and the taker has no load, which ends its registration.
         """
         with self._changed:
             self._loads[taker] = load
             taken: list[Sentence] = []
             while not (taken := self._next(taker, capacity)) and not self._loads[taker]:
                 if self._closed:
+                    # A thread that the queue still knew would be a cycle, and its model would stay until the next
+                    # garbage collection.
+                    del self._loads[taker]
                     return None
                 self._changed.wait()
             return taken
