@@ -292,23 +292,20 @@ struct Worker {
             return project(of, begin, end, *helper);
 #endif
         float *y = logits.get<float>((runners.size() > 1 ? 2 : 1) * together * stride);  // [together][stride]
-        for (i64 panel = 0; panel < panels; panel += TILE) {
-            const i64 last = std::min(panel + TILE, panels), count = (last - panel) * PANEL;
-            for (i64 from = begin; from < end; from += together) {
-                const i64 to = std::min(from + together, end);
-                product(*of.weights[0], runners[0].scratch.rows, from, to, panel, last, y, stride, SET);
-                for (size_t m = 1; m < runners.size(); m++) {
-                    float *other = y + together * stride;
-                    product(*of.weights[m], runners[m].scratch.rows, from, to, panel, last, other, stride, SET);
-                    const float own = m == 1 ? search.members[0].share : 1.f, share = search.members[m].share;
-                    for (i64 at = 0; at < (to - from) * stride; at += stride) {
+        each_tile(panels, begin, end, together, [&](i64 panel, i64 last, i64 from, i64 to) {
+            const i64 count = (last - panel) * PANEL;
+            product(*of.weights[0], runners[0].scratch.rows, from, to, panel, last, y, stride, SET);
+            for (size_t m = 1; m < runners.size(); m++) {
+                float *other = y + together * stride;
+                product(*of.weights[m], runners[m].scratch.rows, from, to, panel, last, other, stride, SET);
+                const float own = m == 1 ? search.members[0].share : 1.f, share = search.members[m].share;
+                for (i64 at = 0; at < (to - from) * stride; at += stride) {
 #pragma omp simd
-                        for (i64 i = at; i < at + count; i++) y[i] = fused(share, other[i], own * y[i]);
-                    }
+                    for (i64 i = at; i < at + count; i++) y[i] = fused(share, other[i], own * y[i]);
                 }
-                for (i64 r = from; r < to; r++) next[r].see(y + (r - from) * stride, panel * PANEL, count, of);
             }
-        }
+            for (i64 r = from; r < to; r++) next[r].see(y + (r - from) * stride, panel * PANEL, count, of);
+        });
     }
 
     // Calls part(columns, from, to, place) for the columns of rows begin ... end - 1: those of all, and with a
@@ -522,15 +519,11 @@ struct Worker {
     // Writes a model's logits of some columns for rows begin ... end - 1, and adds them to the normalizers.
     void keep_logits(const Columns &of, i64 model, i64 begin, i64 end, float *y, i64 stride, Normalizer *sums) {
         const i64 panels = of.count() / PANEL, together = runners[0].rows_together();
-        for (i64 panel = 0; panel < panels; panel += TILE) {
-            const i64 last = std::min(panel + TILE, panels);
-            for (i64 from = begin; from < end; from += together) {
-                const i64 to = std::min(from + together, end);
-                float *at = y + (from - begin) * stride + panel * PANEL;
-                product(*of.weights[model], runners[model].scratch.rows, from, to, panel, last, at, stride, SET);
-                for (i64 r = from; r < to; r++, at += stride) sums[r - begin].add(at, (last - panel) * PANEL);
-            }
-        }
+        each_tile(panels, begin, end, together, [&](i64 panel, i64 last, i64 from, i64 to) {
+            float *at = y + (from - begin) * stride + panel * PANEL;
+            product(*of.weights[model], runners[model].scratch.rows, from, to, panel, last, at, stride, SET);
+            for (i64 r = from; r < to; r++, at += stride) sums[r - begin].add(at, (last - panel) * PANEL);
+        });
     }
 
     void project() {
@@ -653,11 +646,10 @@ struct Worker {
         const Columns &of = search.draft->columns;
         const i64 panels = of.count() / PANEL, stride = TILE * PANEL;
         float *y = logits.get<float>(count * stride);
-        for (i64 panel = 0; panel < panels; panel += TILE) {
-            const i64 last = std::min(panel + TILE, panels);
+        each_tile(panels, 0, count, count, [&](i64 panel, i64 last, i64, i64) {
             product(*of.weights[0], drafter->scratch.rows, 0, count, panel, last, y, stride, SET);
             for (i64 r = 0; r < count; r++) drafts[r].see(y + r * stride, panel * PANEL, (last - panel) * PANEL, of);
-        }
+        });
     }
 
     void keep(Sentence &one, const Best &from, i64 rank, const NextSymbols *next, bool finished) {

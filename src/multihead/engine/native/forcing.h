@@ -109,16 +109,12 @@ struct Forcing {
         sums.assign(count, Normalizer());
         float *y = logits.get<float>(together * stride);
         auto next = wanted.begin();
-        for (i64 panel = 0; panel < output.panels; panel += TILE) {
-            const i64 last = std::min(panel + TILE, output.panels);
-            for (i64 from = 0; from < count; from += together) {
-                const i64 to = std::min(from + together, count);
-                product(output, runner.scratch.rows, from, to, panel, last, y, stride, SET);
-                for (i64 r = from; r < to; r++) sums[r].add(y + (r - from) * stride, (last - panel) * PANEL);
-                for (; next != wanted.end() && tile_of(*next) == panel / TILE && next->row < to; next++)
-                    *next->found = y[(next->row - from) * stride + next->symbol - panel * PANEL];
-            }
-        }
+        each_tile(output.panels, 0, count, together, [&](i64 panel, i64 last, i64 from, i64 to) {
+            product(output, runner.scratch.rows, from, to, panel, last, y, stride, SET);
+            for (i64 r = from; r < to; r++) sums[r].add(y + (r - from) * stride, (last - panel) * PANEL);
+            for (; next != wanted.end() && tile_of(*next) == panel / TILE && next->row < to; next++)
+                *next->found = y[(next->row - from) * stride + next->symbol - panel * PANEL];
+        });
         std::vector<float> logs;
         for (const Normalizer &one : sums) logs.push_back(one.value());
         for (const Wanted &one : wanted) *one.found -= logs[one.row];

@@ -12,6 +12,15 @@ namespace network {
 const float NOTHING = -std::numeric_limits<float>::infinity();
 const i64 TILE = 4;  // panels of the vocabulary that are projected at a time
 
+// Calls part(panel, last, from, to) for the output projection by a tile of panels, panel ... last - 1, for some rows of
+// begin ... end - 1 at a time, from ... to - 1: the tile's weights and the logits stay in the first cache.
+template <class Part>
+static void each_tile(i64 panels, i64 begin, i64 end, i64 together, const Part &part) {
+    for (i64 panel = 0; panel < panels; panel += TILE)
+        for (i64 from = begin; from < end; from += together)
+            part(panel, std::min(panel + TILE, panels), from, std::min(from + together, end));
+}
+
 // Columns of the output projection, and the symbol of each.
 struct Columns {
     std::vector<const Weights *> weights;  // of each model
