@@ -54,6 +54,8 @@ def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Pa
     assert (back.valid_sources, back.valid_targets) == (text.valid_targets, text.valid_sources)
     assert back.source_tokenizer.digest == text.target_tokenizer.digest != text.source_tokenizer.digest
     assert (back.config.source_language, back.config.target_language) == ("en", "de")
+    reasons = read_manifest(tmp_path / "back").reasons
+    assert reasons["vocab_size"] == reasons["shared_vocabulary"] == "that of the text it was made from"
 
 
 def test_exchanged_twice_it_is_the_same_text(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:

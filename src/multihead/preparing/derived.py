@@ -81,7 +81,8 @@ def derive(
             parts = [(named or languages.Direction(None, ""), pairs[place]) for named, place in text.valid_parts]
             write_valid(folder / "data", parts, vocabulary)
             config = _describe(text.config, corpora, exchanged).model_copy(update=vocabulary.decisions)
-            write_manifest(folder, config, {}, {})
+            reasons = dict.fromkeys(("vocab_size", "shared_vocabulary"), "that of the text it was made from")
+            write_manifest(folder, config, {}, reasons)
 
 
 def nested_part(text: PreparedText, share: float, seed: int) -> Array:
