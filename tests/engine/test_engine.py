@@ -87,6 +87,7 @@ def test_a_beam_of_one_is_greedy(drawn: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", ["pre-norm", "silu, halves, biased output"])
 def test_without_scores_greedy_search_chooses_the_same_symbols(drawn: Any, kind: str, precision: Precision) -> None:
     """Of a model, with a shortlist or a draft, and of an ensemble; other searches have scores in any case."""
     model, sources = drawn.model(kind), drawn.sentences()
