@@ -1,9 +1,9 @@
 """BLEU for a given time: ``train --best``, and a single training of the same time.
 
 Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages). Then it scores each use of the
-models that the run names (the student, ensembles, a reverse model that chooses), and the forward models, on the
-validation set and on the test set, which no choice depends on. Interrupted, the same command goes on; a finished run is
-only scored.
+models that the run names (the student, ensembles, a reverse model that chooses), the forward models and the small one,
+on the validation set and on the test set, which no choice depends on. Interrupted, the same command goes on; a finished
+run is only scored.
 
     python benchmarks/quality.py --output runs/de-en
     python benchmarks/quality.py --output runs/en-de --source en --target de
@@ -86,7 +86,7 @@ def measure(arguments: Namespace) -> None:
     seconds = train(arguments)
     found = systems(arguments.output)
     if arguments.toy:  # a process each
-        found = {name: words for name, words in found.items() if not name.startswith("forward")}
+        found = {name: words for name, words in found.items() if not name.startswith(("forward", "small"))}
     texts = {
         part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
         for part, file in (("val", "val"), ("test", "test_2016_flickr"))
@@ -131,8 +131,8 @@ def systems(run: Path) -> dict[str, list[str]]:
     if not (run / "uses.json").exists():
         return {"single training": [str(run)]}
     uses = json.loads((run / "uses.json").read_text(encoding="utf-8"))["uses"]
-    forward = {path.name: [str(path)] for path in sorted(run.glob("forward-*"))}
-    return {use["use"]: [str(run), *use["flags"]] for use in uses} | forward
+    others = {path.name: [str(path)] for path in [*sorted(run.glob("forward-*")), run / "small"] if path.exists()}
+    return {use["use"]: [str(run), *use["flags"]] for use in uses} | others
 
 
 def score(name: str, words: list[str], texts: Texts, arguments: Namespace) -> dict[str, Any]:
