@@ -22,9 +22,10 @@ from multihead.bundle import load_bundle
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.judging import error_rate_training, tune
 from multihead.lines.translate_shards import Models
+from multihead.planning.choices import Pace
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.preparing import journal, shards
-from multihead.runs.best import comparison
+from multihead.runs.best import comparison, plan
 from multihead.runs.best import train as best_train
 from multihead.runs.best.comparison import compare_uses, measure_alone
 from multihead.runs.best.plan import (
@@ -40,6 +41,7 @@ from multihead.runs.best.plan import (
 )
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
+from multihead.runs.translator import begin
 from multihead.serving.uses import read_uses
 from multihead.text.languages import Direction, Languages
 from multihead.training import trainer
@@ -145,6 +147,35 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
     assert [one.right_to_left for one in (short, long, chosen(4_999, budget=1200))] == [False, True, False]
 
 
+def test_the_updates_of_the_whole_time_count_not_only_its_length() -> None:
+    """A slow machine makes as few updates in an hour as a fast one in minutes."""
+
+    def chosen(budget: float, seconds: float, pairs: int = 30_000, **settings: Any) -> BestConfig:
+        choices = Choices(TrainSettings(budget=budget, **settings))
+        return decide(choices, pairs, {}, updates_in=lambda length: round(length / seconds))
+
+    assert [chosen(3600, seconds).forward for seconds in (0.25, 0.5, 2.0)] == [3, 3, 1]
+    assert [chosen(4 * 3600, seconds).both_ways for seconds in (0.25, 0.5, 2.0)] == [True, True, False]
+    assert [chosen(60.0, seconds).forward for seconds in (0.001, 2.0)] == [1, 1]
+    assert "1,800 updates" in chosen(3600, 2.0).reasons["forward"]
+    given = chosen(4 * 3600, 2.0)
+    assert (given.forward, given.student, given.small, given.right_to_left, given.datastore) == (3, 2, True, True, True)
+
+
+@pytest.mark.parametrize(("seconds", "forward"), [(2.0, 1), (0.001, 3)])
+def test_a_run_measures_how_many_updates_fit(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, forward: int
+) -> None:
+    monkeypatch.setattr(plan, "_SHORT", 0.0)
+    monkeypatch.setattr(begin, "measure", lambda *_: Pace(seconds, 300.0))
+    run, own = tmp_path / "run", {name: value for name, value in wishes.items() if name != "updates"}
+    with pytest.raises(Interrupted):
+        learn(run, **own, budget=100.0, stop_signal=lambda: 15 if (run / "run.json").exists() else None)
+    found = BestConfig.model_validate_json((run / "run.json").read_text(encoding="utf-8"))
+    assert (found.forward, found.budget) == (forward, 100.0)
+    assert sorted(path.name for path in run.iterdir() if path.is_dir()) == ["text"]
+
+
 def test_there_are_at_most_as_many_students_as_forward_models_and_old_runs_have_one() -> None:
     def students(forward: int, student: int | bool) -> list[str]:
         values = config(None, forward, 0, both_ways=False).model_dump() | {"student": student}
@@ -167,7 +198,7 @@ def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
     }
     assert [run["training"]["seed"] for run in runs.values()] == [1, 2, 3, 4, 5, 6]
     best = json.loads((whole / "uses.json").read_text())["model"]
-    assert best in forward
+    assert best in (*forward, "small")
     assert numbers.contents(whole / "best") == numbers.contents(whole / best / "best")
     ensemble = Translator.load(whole / "best").ensemble([Translator.load(whole / name) for name in forward])
     assert len(ensemble.translate(["eins"])) == 1
@@ -177,20 +208,22 @@ def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(wishes: dict[s
     valid = [Path(wishes[f"valid_{side}"]).read_text(encoding="utf-8").splitlines() for side in ("source", "target")]
     scores = {
         name: measure_alone(whole / name / "best", (valid[0], valid[1]), "en", lambda _: None)
-        for name in ("forward-1", "forward-2", "forward-3")
+        for name in ("forward-1", "forward-2", "forward-3", "small")
     }
     run, uses = (json.loads((whole / name).read_text()) for name in ("small/run.json", "uses.json"))
     assert uses["model"] == max(scores, key=lambda name: scores[name])
+    del scores["small"]
+    whole_best = max(scores, key=lambda name: scores[name])
     assert [Path(teacher["path"]).name for teacher in run["teachers"]] == list(scores)
     first = json.loads((whole / "forward-1/run.json").read_text())["training"]
     assert run["training"]["learning_rate"] == first["learning_rate"]
     assert run["training"]["optimizer"] == first["optimizer"]
-    small, best, start = (load_bundle(whole / name).model for name in ("small", "best", "small-start"))
+    small, best, start = (load_bundle(whole / name).model for name in ("small", whole_best, "small-start"))
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (small, best)]
     assert [uses["small"]["parameters"], uses["small"]["of"]] == counts
     assert counts[0] <= counts[1] / 2
     origin = json.loads((whole / "small-start/metrics.json").read_text())["parts_of"]
-    assert origin == str(whole / uses["model"] / "best")
+    assert origin == str(whole / whole_best / "best")
     begun = dict(start.named_parameters())
     assert torch.equal(
         begun["encoder.0.self_attention.in_projection.weight"], best.encoder[0].self_attention.in_projection.weight
@@ -293,12 +326,27 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
     found = json.loads((folder / "uses.json").read_text())
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
     members = {found["model"], *(Path(flag).name for flag in ensemble["flags"] if not flag.startswith("--"))}
-    assert members == {"student", "student-2"}
+    assert members - {"small"} == {"student", "student-2"}
     judge, text = (
         Translator.load(folder / "right-to-left"),
         Translator.load(folder / "forward-1").bundle.target_tokenizer,
     )
     assert judge.bundle.target_tokenizer.encode("one two") == text.encode("one two")[::-1]
+
+
+def test_the_small_model_is_the_best_one_if_it_translates_better(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(best_train, "measure_alone", lambda model, *_: float(model.parent.name == "small"))
+    folder, said = tmp_path / "run", list[str]()
+    learn(folder, **{**wishes, "updates": 1, "validate_every": 1}, say=said.append)
+    found = json.loads((folder / "uses.json").read_text())
+    assert found["model"] == "small"
+    assert found["small"]["parameters"] <= found["small"]["of"] / 2
+    assert numbers.contents(folder / "best") == numbers.contents(folder / "small" / "best")
+    (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
+    assert [Path(flag).name for flag in ensemble["flags"][1::2]] == [f"forward-{i + 1}" for i in range(3)]
+    assert learn(folder).folder == folder
 
 
 def test_the_end_of_a_student_counts_if_it_translates_better(

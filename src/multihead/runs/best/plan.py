@@ -38,7 +38,7 @@ for by those that follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -51,10 +51,12 @@ from multihead.planning.settings import Choices, TextFile
 
 _TARGET = 0.985
 """Where in the budget the last stage is planned to end."""
-_USUAL, _USUAL_PAIRS = 3600.0, 30_000
-"""Seconds for so many pairs if neither a budget nor updates are given."""
-_SHORT = 20 * 60.0
-"""Seconds below which further models would leave each too little: a single training is better."""
+_USUAL, _USUAL_PAIRS, _USUAL_UPDATES = 3600.0, 30_000, 13_800
+"""Seconds for so many pairs if neither a budget nor updates are given, and the updates of a network of the usual size
+that two cores of a Zen 5 processor make in them."""
+_SHORT, _FEW_UPDATES = 20 * 60.0, 4_600
+"""Seconds, and updates of one training in the whole time, below which further models would leave each too little: a
+single training is better. A slow machine makes few updates in an hour (docs/lab-notes.md, "Few updates in an hour")."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
 FALLING_RATE = 2.0
@@ -75,7 +77,7 @@ _ONE_WAY = range(5_000, FEW_PAIRS)
 """Numbers of pairs with which models begin from nothing: with its high rate, Muon learns more from one direction in the
 same time (docs/lab-notes.md, "The rate of Muon"). It was not tried with smaller texts."""
 _ONE_WAY_LENGTH = 1.5
-"""So many times the usual seconds at most: with longer trainings from nothing nothing was measured."""
+"""So many times the usual seconds or updates at most: with longer trainings from nothing nothing was measured."""
 
 
 class BestConfig(Settings):
@@ -124,6 +126,7 @@ def decide(
     *,
     shared: bool = True,
     several: bool = False,
+    updates_in: Callable[[float], int] | None = None,
 ) -> BestConfig:
     """Decide the stages of a run.
 
@@ -134,15 +137,23 @@ def decide(
         monolingual: further text in the target language.
         shared: whether the languages have one vocabulary.
         several: whether the text has several directions; then there is no further text.
+        updates_in: measures how many updates of one training fit into so many seconds; without it there are enough.
     """
-    updates, usual = choices.requested("updates"), _USUAL * min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
+    updates, share = choices.requested("updates"), min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
+    usual = _USUAL * share
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
-    short = budget is not None and budget < _SHORT
+    short, of_usual_length, fitting = False, False, ""
+    if budget is not None:
+        short, of_usual_length = budget < _SHORT, budget <= _ONE_WAY_LENGTH * usual
+        if updates_in is not None and not short:
+            found = updates_in(budget)
+            short, fitting = found < _FEW_UPDATES, f", that of {found:,} updates"
+            of_usual_length = of_usual_length or found <= _ONE_WAY_LENGTH * _USUAL_UPDATES * share
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
-    choices.reasons["forward"] = "as many as the time allows"
-    if shared and budget is not None and budget <= _ONE_WAY_LENGTH * usual and pairs in _ONE_WAY:
+    choices.reasons["forward"] = f"as many as the time allows{fitting}"
+    if shared and of_usual_length and pairs in _ONE_WAY:
         choices.reasons["both_ways"], shared = "trainings from nothing learn more in this time", False
     both_ways, several_models = shared or several, not short
     choices.reasons["student"] = (

@@ -51,6 +51,7 @@ from multihead.runs.best.comparison import Pairs, Use, compare_uses, measure_alo
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.shrink import shrink
+from multihead.runs.translator.begin import NewTranslatorRun
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.text import languages
 from multihead.text.segment import has_merges
@@ -175,7 +176,15 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
                 "`multihead backtranslate`, and name them as one more corpus"
             )
         shared, several = text.source_tokenizer.digest == text.target_tokenizer.digest, bool(text.config.directions)
-        config = plan.decide(choices, text.config.pairs, installed_versions(), further, shared=shared, several=several)
+
+        def updates_in(budget: float) -> int:
+            output = folder / plan.FORWARD.format(1)
+            own = {**_common_settings(given), "budget": budget, "data": folder / plan.TEXT, "output": output}
+            run = NewTranslatorRun(build(TrainSettings, own, "the settings"), output, context)
+            return run.decide(text).training.updates
+
+        known = choices, text.config.pairs, installed_versions(), further
+        config = plan.decide(*known, shared=shared, several=several, updates_in=updates_in)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
@@ -186,6 +195,11 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
         log,
     )
     return config
+
+
+def _common_settings(given: TrainSettings) -> dict[str, Any]:
+    """The settings that all trainings have."""
+    return {name: getattr(given, name) for name in TrainSettings.model_fields if name not in _OWN}
 
 
 def _record(path: Path) -> TextFile:
@@ -247,7 +261,7 @@ class BestRun:
             self._context.say(f"this run is finished: its model is in {best}; for another one choose a new folder")
         else:
             self._log.say(f"done: the model is in {best}")
-        return replace(self._result(self._last().name), folder=self._folder)
+        return replace(self._result(self._best().name), folder=self._folder)
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
         stage, total = self._stages[index], self._config.budget
@@ -285,7 +299,7 @@ class BestRun:
         output = self._folder / name
         settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
         if not work_folder.is_begun(output, work_folder.RUN):
-            settings = {name: getattr(self._settings, name) for name in TrainSettings.model_fields if name not in _OWN}
+            settings = _common_settings(self._settings)
             settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
             settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
             settings |= self._stage_settings(name)
@@ -433,8 +447,17 @@ class BestRun:
         return self._result(run.name).best_score
 
     def _last(self) -> Path:
-        """The training whose model this run results in."""
+        """The best training of a model of full size."""
         return self._by_score(self._students or self._forward)[0]
+
+    def _best(self) -> Path:
+        """The training whose model this run results in: that of full size, or the small one if it translates better.
+
+        Where there are few updates, a student gains little, and the small model, which makes more of them, can be
+        ahead (docs/results.md, "An hour on a slow machine").
+        """
+        small = self._folder / plan.SMALL
+        return self._by_score([self._last(), *([small] if (small / "best").is_dir() else [])])[0]
 
     def _narrow_sizes(self) -> dict[str, Any]:
         """The settings of a small model that begins from nothing; empty if it begins with parts of the best one."""
@@ -490,9 +513,9 @@ class BestRun:
         """Make the datastore of the best model, for the ensemble that it is the first model of."""
         if output.exists():
             return
-        last = self._last()
-        others = [self._model_of(path) for path in self._members() if path != last]
-        model, data = self._model_of(last), self._folder / plan.TEXT
+        best = self._best()
+        others = [self._model_of(path) for path in self._members() if path != best]
+        model, data = self._model_of(best), self._folder / plan.TEXT
         try:
             remember(model, output=output, data=data, others=others, say=self._log.say)
         except ConfigurationError as error:
@@ -503,18 +526,18 @@ class BestRun:
         return self._students if len(self._students) > 1 else self._forward
 
     def _finish(self) -> None:
-        """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
-        last, sentences, uses = self._last(), 0, list[Use]()
+        """Copy the best model to ``best``, and measure how the models are best used, in each direction."""
+        best, sentences, uses = self._best(), 0, list[Use]()
         members, store = self._members(), self._folder / plan.DATASTORE
         small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
-        model, others = self._model_of(last), [self._flag_of(path) for path in members if path != last]
+        model, others = self._model_of(best), [self._flag_of(path) for path in members if path != best]
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
         for direction, valid, language in self._validations():
             sentences += len(valid[0])
             own = compare_uses(
                 model,
                 others,
-                self._reverse_models(direction, last),
+                self._reverse_models(direction, best),
                 valid,
                 language,
                 found=lambda use: self._log.say(f"  {use}"),
@@ -527,9 +550,9 @@ class BestRun:
             if small.is_dir():
                 bleu = measure_alone(small, valid, language, lambda _: self._check_stop(), direction)
                 pairs_of_scores.append((bleu, own[0].bleu))
-        found: dict[str, Any] = {"model": last.name, "sentences": sentences, "uses": [use.as_dict() for use in uses]}
+        found: dict[str, Any] = {"model": best.name, "sentences": sentences, "uses": [use.as_dict() for use in uses]}
         if pairs_of_scores:
-            found["small"] = self._describe_small(last, pairs_of_scores)
+            found["small"] = self._describe_small(pairs_of_scores)
         with atomic_file(self._folder / USES) as draft:
             write_json(draft, found)
         copy_folder(model, self._folder / plan.BEST)
@@ -539,16 +562,16 @@ class BestRun:
         model = self._model_of(run)
         return run if model == run / "best" else model
 
-    def _describe_small(self, last: Path, scores: list[tuple[float, float]]) -> dict[str, Any]:
+    def _describe_small(self, scores: list[tuple[float, float]]) -> dict[str, Any]:
         """What uses.json says of the small model; ``scores`` are its BLEU and that of the best, in each direction."""
-        configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, last)]
+        configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, self._last())]
         parameters, of = (parameters_of(config.model) for config in configs)  # type: ignore[arg-type]
         behind = max(best - own for own, best in scores)
         shown = ", ".join(f"{own:.2f}" for own, _ in scores)
         self._log.say(
             f"  {self._folder / plan.SMALL}: {shown} with {parameters / of:.0%} of the parameters; "
             + (
-                f"exports for browsers take it ({behind:+.2f} BLEU behind, at most {NEAR})"
+                f"exports for browsers take it ({behind:.2f} BLEU behind the best model, at most {NEAR})"
                 if behind <= NEAR
                 else f"exports for browsers take the best model, since it is {behind:.2f} BLEU behind, more than {NEAR}"
             )
