@@ -320,9 +320,14 @@ def usual_epochs(pairs: int) -> float:
     return min(max(60 * float((30_000 / pairs) ** 0.5), 4.0), 150.0)
 
 
+def relative_length(pairs: int) -> float:
+    """The usual length of trainings with so many pairs, in relation to 30,000: it grows with their square root."""
+    return min(max(float((pairs / 30_000) ** 0.5), 0.1), 100.0)
+
+
 def usual_time(pairs: int) -> float:
-    """Seconds of a training whose length is not given: 25 minutes for 30,000 pairs, growing with their square root."""
-    return 25 * 60 * min(max(float((pairs / 30_000) ** 0.5), 0.1), 100.0)
+    """Seconds of a training whose length is not given: 25 minutes for 30,000 pairs."""
+    return 25 * 60 * relative_length(pairs)
 
 
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:

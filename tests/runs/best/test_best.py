@@ -338,8 +338,8 @@ def test_the_small_model_is_the_best_one_if_it_translates_better(
     wishes: dict[str, Any], numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(best_train, "measure_alone", lambda model, *_: float(model.parent.name == "small"))
-    folder, said = tmp_path / "run", list[str]()
-    learn(folder, **{**wishes, "updates": 1, "validate_every": 1}, say=said.append)
+    folder = tmp_path / "run"
+    learn(folder, **{**wishes, "updates": 1, "validate_every": 1})
     found = json.loads((folder / "uses.json").read_text())
     assert found["model"] == "small"
     assert found["small"]["parameters"] <= found["small"]["of"] / 2

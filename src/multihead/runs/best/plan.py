@@ -46,13 +46,13 @@ from pydantic import Field
 
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
-from multihead.planning.choices import FEW_PAIRS
+from multihead.planning.choices import FEW_PAIRS, relative_length
 from multihead.planning.settings import Choices, TextFile
 
 _TARGET = 0.985
 """Where in the budget the last stage is planned to end."""
-_USUAL, _USUAL_PAIRS, _USUAL_UPDATES = 3600.0, 30_000, 13_800
-"""Seconds for so many pairs if neither a budget nor updates are given, and the updates of a network of the usual size
+_USUAL, _USUAL_UPDATES = 3600.0, 13_800
+"""Seconds for 30,000 pairs if neither a budget nor updates are given, and the updates of a network of the usual size
 that two cores of a Zen 5 processor make in them."""
 _SHORT, _FEW_UPDATES = 20 * 60.0, 4_600
 """Seconds, and updates of one training in the whole time, below which further models would leave each too little: a
@@ -139,8 +139,8 @@ def decide(
         several: whether the text has several directions; then there is no further text.
         updates_in: measures how many updates of one training fit into so many seconds; without it there are enough.
     """
-    updates, share = choices.requested("updates"), min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
-    usual = _USUAL * share
+    updates, relative = choices.requested("updates"), relative_length(pairs)
+    usual = _USUAL * relative
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
@@ -150,7 +150,7 @@ def decide(
         if updates_in is not None and not short:
             found = updates_in(budget)
             short, fitting = found < _FEW_UPDATES, f", that of {found:,} updates"
-            of_usual_length = of_usual_length or found <= _ONE_WAY_LENGTH * _USUAL_UPDATES * share
+            of_usual_length = of_usual_length or found <= _ONE_WAY_LENGTH * _USUAL_UPDATES * relative
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = f"as many as the time allows{fitting}"
     if shared and of_usual_length and pairs in _ONE_WAY:

@@ -234,7 +234,7 @@ class BestRun:
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
         self._students = [folder / name for name in plan.students_of(config)]
         self._results: dict[str, TrainResult] = {}
-        self._measured: dict[Path, float] = {}
+        self._measured: dict[Path, list[float]] = {}
 
     def run(self) -> TrainResult:
         """Do the stages that are left."""
@@ -407,7 +407,7 @@ class BestRun:
             )
             if scores[1] > scores[0]:
                 copy_folder(last, end)
-                self._measured[end] = scores[1]
+                self._measured[end] = self._measured[last]
 
     def _model_of(self, run: Path) -> Path:
         """The model folder of a training that is finished."""
@@ -420,12 +420,15 @@ class BestRun:
 
     def _bleu(self, model: Path) -> float:
         """Validation BLEU of a model as it translates, the mean of its directions."""
+        scores = self._bleu_of_each_direction(model)
+        return sum(scores) / len(scores)
+
+    def _bleu_of_each_direction(self, model: Path) -> list[float]:
         if model not in self._measured:
-            scores = [
+            self._measured[model] = [
                 measure_alone(model, valid, language, lambda _: self._check_stop(), direction)
                 for direction, valid, language in self._validations()
             ]
-            self._measured[model] = sum(scores) / len(scores)
         return self._measured[model]
 
     def _validations(self) -> Iterator[tuple[languages.Direction | None, Pairs, str | None]]:
@@ -446,7 +449,7 @@ class BestRun:
             return self._bleu(self._model_of(run))
         return self._result(run.name).best_score
 
-    def _last(self) -> Path:
+    def _best_of_full_size(self) -> Path:
         """The best training of a model of full size."""
         return self._by_score(self._students or self._forward)[0]
 
@@ -457,11 +460,11 @@ class BestRun:
         ahead (docs/results.md, "An hour on a slow machine").
         """
         small = self._folder / plan.SMALL
-        return self._by_score([self._last(), *([small] if (small / "best").is_dir() else [])])[0]
+        return self._by_score([self._best_of_full_size(), *([small] if (small / "best").is_dir() else [])])[0]
 
     def _narrow_sizes(self) -> dict[str, Any]:
         """The settings of a small model that begins from nothing; empty if it begins with parts of the best one."""
-        whole = read_begun_run(self._last()).model
+        whole = read_begun_run(self._best_of_full_size()).model
         narrow = narrow_half_of(whole) if isinstance(whole, TransformerConfig) else None
         return {name: getattr(narrow, name) for name in _NARROW_SIZES} if narrow is not None else {}
 
@@ -472,7 +475,7 @@ class BestRun:
         start = self._folder / _START
         try:
             if not start.exists():
-                shrink(self._model_of(self._last()), output=start, say=self._log.say)
+                shrink(self._model_of(self._best_of_full_size()), output=start, say=self._log.say)
         except ConfigurationError as error:
             self._log.say(f"there will be no small model: {error}")
             return False
@@ -527,9 +530,9 @@ class BestRun:
 
     def _finish(self) -> None:
         """Copy the best model to ``best``, and measure how the models are best used, in each direction."""
-        best, sentences, uses = self._best(), 0, list[Use]()
+        best, sentences, uses, alone = self._best(), 0, list[Use](), list[float]()
         members, store = self._members(), self._folder / plan.DATASTORE
-        small, pairs_of_scores = self._folder / plan.SMALL / "best", list[tuple[float, float]]()
+        small = self._folder / plan.SMALL / "best"
         model, others = self._model_of(best), [self._flag_of(path) for path in members if path != best]
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
         for direction, valid, language in self._validations():
@@ -547,12 +550,10 @@ class BestRun:
                 judge=self._folder / plan.RIGHT_TO_LEFT if self._config.right_to_left else None,
             )
             uses += own
-            if small.is_dir():
-                bleu = measure_alone(small, valid, language, lambda _: self._check_stop(), direction)
-                pairs_of_scores.append((bleu, own[0].bleu))
+            alone.append(own[0].bleu)
         found: dict[str, Any] = {"model": best.name, "sentences": sentences, "uses": [use.as_dict() for use in uses]}
-        if pairs_of_scores:
-            found["small"] = self._describe_small(pairs_of_scores)
+        if small.is_dir():
+            found["small"] = self._describe_small(self._bleu_of_each_direction(small), alone)
         with atomic_file(self._folder / USES) as draft:
             write_json(draft, found)
         copy_folder(model, self._folder / plan.BEST)
@@ -562,12 +563,12 @@ class BestRun:
         model = self._model_of(run)
         return run if model == run / "best" else model
 
-    def _describe_small(self, scores: list[tuple[float, float]]) -> dict[str, Any]:
-        """What uses.json says of the small model; ``scores`` are its BLEU and that of the best, in each direction."""
-        configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, self._last())]
+    def _describe_small(self, scores: list[float], of_best: list[float]) -> dict[str, Any]:
+        """What uses.json says of the small model, by its BLEU and that of the best model in each direction."""
+        configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, self._best_of_full_size())]
         parameters, of = (parameters_of(config.model) for config in configs)  # type: ignore[arg-type]
-        behind = max(best - own for own, best in scores)
-        shown = ", ".join(f"{own:.2f}" for own, _ in scores)
+        behind = max(best - own for own, best in zip(scores, of_best, strict=True))
+        shown = ", ".join(f"{own:.2f}" for own in scores)
         self._log.say(
             f"  {self._folder / plan.SMALL}: {shown} with {parameters / of:.0%} of the parameters; "
             + (
@@ -576,12 +577,12 @@ class BestRun:
                 else f"exports for browsers take the best model, since it is {behind:.2f} BLEU behind, more than {NEAR}"
             )
         )
-        bleu = [round(own, 2) for own, _ in scores]
+        bleu = [round(own, 2) for own in scores]
         return {"model": plan.SMALL, "parameters": parameters, "of": of, "bleu": bleu, "behind": round(behind, 2)}
 
-    def _reverse_models(self, direction: languages.Direction | None, last: Path) -> list[Path]:
+    def _reverse_models(self, direction: languages.Direction | None, best: Path) -> list[Path]:
         """The models that choose among candidates; a model of several directions does so if it has the opposite one."""
         if direction is None or self._config.forward == 1:
             return self._reverse
         known = {(record.source, record.target) for record in self._text().config.directions}
-        return [last] if (direction.target, direction.source) in known else []
+        return [best] if (direction.target, direction.source) in known else []
