@@ -144,6 +144,16 @@ def test_uses_share_the_networks_in_memory(run: Path) -> None:
     assert len(opened._models) == 0  # what nobody uses is not kept
 
 
+def test_a_use_computes_in_its_precision_unless_the_server_has_one(run: Path, tmp_path: Path) -> None:
+    uses = {"uses": [{"use": "the model alone", "flags": ["--precision", "int8"]}]}
+    (tmp_path / USES).write_text(json.dumps(uses))
+    teams = read_uses(tmp_path)
+    assert teams == (Team(name="model alone", search={"precision": "int8"}),)
+    for given, precision in (({}, "int8"), ({"precision": "float32"}, "float32")):
+        (source,) = find_models({None: run}, given, "cpu", ServeSettings(), teams)
+        assert source.load().search_settings().precision == precision
+
+
 def test_a_run_can_be_anywhere_and_must_be_whole(run: Path, trained: Path, tmp_path: Path) -> None:
     content = json.loads((run / USES).read_text())
     assert (has_uses(run), has_uses(trained)) == (True, False)

@@ -68,9 +68,7 @@ def _describe_default(name: str) -> str:
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    default="float32",
-    show_default=True,
-    help="Precision of the matrix products; bfloat16 and int8 are faster and round.",
+    help="Precision of the matrix products; bfloat16 and int8 are faster and round. [float32, or what a use says]",
 )
 @click.option("--threads", type=int, metavar="NUMBER", help="Processor threads. [every core]")
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute.")
@@ -131,7 +129,7 @@ def serve(
     models: tuple[str, ...],
     beam: int | None,
     alpha: float | None,
-    precision: Literal["float32", "bfloat16", "int8"],
+    precision: Literal["float32", "bfloat16", "int8"] | None,
     threads: int | None,
     device: str,
     others: tuple[str, ...],

@@ -64,6 +64,8 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
             models[_MODELS[flag]] += (_model(run, value),)
         elif flag == "--beam":
             search["beam"] = int(value)
+        elif flag == "--precision":
+            search["precision"] = value
         elif flag == "--datastore":
             datastore = _model(run, value)
         elif flag == "--weights":

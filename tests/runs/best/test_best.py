@@ -325,7 +325,7 @@ def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
         assert student["model"]["dropout"] == STUDENT_DROPOUT
     found = json.loads((folder / "uses.json").read_text())
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
-    members = {found["model"], *(Path(flag).name for flag in ensemble["flags"] if not flag.startswith("--"))}
+    members = {found["model"], *_others(ensemble)}
     assert members - {"small"} == {"student", "student-2"}
     judge, text = (
         Translator.load(folder / "right-to-left"),
@@ -345,7 +345,7 @@ def test_the_small_model_is_the_best_one_if_it_translates_better(
     assert found["small"]["parameters"] <= found["small"]["of"] / 2
     assert numbers.contents(folder / "best") == numbers.contents(folder / "small" / "best")
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
-    assert [Path(flag).name for flag in ensemble["flags"][1::2]] == [f"forward-{i + 1}" for i in range(3)]
+    assert _others(ensemble) == [f"forward-{i + 1}" for i in range(3)]
     assert learn(folder).folder == folder
 
 
@@ -371,7 +371,7 @@ def test_the_end_of_a_student_counts_if_it_translates_better(
     assert all(torch.equal(weights[name], tensor) for name, tensor in end.items())
     assert not (folder / "student-2-end").exists()
     (ensemble,) = [use for use in found["uses"] if use["use"] == "an ensemble"]
-    assert ensemble["flags"] == ["--with", str(folder / "student-2")]
+    assert _others(ensemble) == ["student-2"]
     assert sum("teachers predict at" in line for line in said) == 1
     assert sum("teachers predict is copied" in line for line in said) == 1
     stores = [numbers.contents(folder / name / "teachers") for name in ("student", "student-2")]
@@ -387,6 +387,8 @@ def test_the_flags_of_each_use_give_its_validation_score(
     assert plain[:2] == ["the model alone", "an ensemble"]
     assert set(plain[2:]) <= {f"{name} and a datastore" for name in plain[:2]}  # those that gain
     assert (whole / "datastore" / "datastore.json").is_file()
+    compiled = Translator.load(whole).engine is not None
+    assert ["--precision" in use["flags"] for use in uses] == [False, *[compiled] * (len(uses) - 1)]
     text = {name: wishes[f"valid_{name}"] for name in ("source", "target")}
     for use in uses:
         flags = ("--source", text["source"], "--target", text["target"], "--json")
@@ -426,7 +428,15 @@ def test_the_server_offers_every_use(whole: Path) -> None:
         assert [str(path) for path in team.reverse] == [value for flag, value in flags if flag == "--reverse"]
         assert [str(path) for path in team.judge] == [value for flag, value in flags if flag == "--judge"]
         assert [str(team.weights)] == [value for flag, value in flags if flag == "--weights"] or team.weights is None
+        rounded = [value for flag, value in flags if flag == "--precision"]
+        assert [value for name, value in team.search.items() if name == "precision"] == rounded
     assert {team.name for team in teams} >= {"model alone", "ensemble"}
+
+
+def _others(use: dict[str, Any]) -> list[str]:
+    """The further members of an ensemble."""
+    flags = zip(use["flags"][::2], use["flags"][1::2], strict=True)
+    return [Path(value).name for flag, value in flags if flag == "--with"]
 
 
 def _stop(asked: Iterator[int], most: int) -> int | None:

@@ -2,8 +2,9 @@
 
 The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model and one that
 writes from right to left choose among the candidates of either (`translating.choosing`), with weights that
-`judging.tune` finds; a datastore of the model's text (`engine.neighbours`) is slower, too. Each use has the flags of
-``multihead translate`` that give it, so that a user pays for quality what it is worth to them.
+`judging.tune` finds; a datastore of the model's text (`engine.neighbours`) is slower, too. All but the model alone
+compute in int8 where the search is compiled, in half of the time (docs/lab-notes.md, "Uses in int8"). Each use has the
+flags of ``multihead translate`` that give it, so that a user pays for quality what it is worth to them.
 """
 
 from __future__ import annotations
@@ -82,15 +83,15 @@ def compare_uses(
     there = Languages() if direction is None else Languages(*direction)
     back, named = Languages(there.target, there.source), "" if direction is None else f", {direction}"
     alone, asked = Translator.load(model, languages=there), _language_flags(there)
-    systems = [(f"the model alone{named}", alone, asked)]
+    systems = [_rounded(f"the model alone{named}", alone, asked)]
     if others:
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
         members = [word for path in others for word in ("--with", str(path))]
-        systems.append((f"an ensemble{named}", ensemble, [*asked, *members]))
+        systems.append(_rounded(f"an ensemble{named}", ensemble, [*asked, *members]))
     few = len(sources) < MIN_LINES
     opposite = Translator.load_ensemble(reverse, languages=back) if reverse and not few else None
     judging = None if judge is None or few else Translator.load(judge, languages=there)
-    uses: list[Use] = []
+    uses, plain = list[Use](), list[Use]()
 
     def measure(name: str, system: Translator, flags: Sequence[str]) -> Use:
         translations = system.translate(list(sources), progress=progress)
@@ -100,9 +101,10 @@ def compare_uses(
         uses.append(use)
         found(use)
 
-    beam, plain = _BEAM if judging is None else _WIDE_BEAM, []
+    beam = _BEAM if judging is None else _WIDE_BEAM
     for name, system, flags in systems:
-        plain.append(measure(name, system, flags))
+        # The first use has no flag at all: it is what `translate` does without any.
+        plain.append(measure(name, system, flags) if plain else measure(name, alone, asked))
         keep(plain[-1])
         if opposite is None and judging is None:
             continue
@@ -138,6 +140,13 @@ def measure_alone(
     there = Languages() if direction is None else Languages(*direction)
     translations = Translator.load(model, languages=there).translate(list(valid[0]), progress=progress)
     return score(translations, valid[1], language).bleu
+
+
+def _rounded(name: str, system: Translator, flags: Sequence[str]) -> tuple[str, Translator, list[str]]:
+    """A use in int8, if its search is compiled."""
+    if system.engine is None:
+        return name, system, [*flags]
+    return name, system.searching(precision="int8"), [*flags, "--precision", "int8"]
 
 
 def _language_flags(languages: Languages) -> list[str]:
