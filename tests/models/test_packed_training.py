@@ -131,12 +131,22 @@ def test_what_the_kernels_do_not_take_stays_padded(settings: Any, compiled: Any)
     assert learned(model, 5)[0].isfinite()
 
 
-def test_a_loss_is_not_packed_where_nothing_is_learned_or_compiled(compiled: Any, monkeypatch: Any) -> None:
-    model = model_of()
+def test_a_loss_is_the_same_with_and_without_gradients(compiled: Any, monkeypatch: Any) -> None:
+    """Both are packed, to the last bit; padded, the loss of a validation differs by rounding alone."""
+    model = model_of().eval()
     source, lengths, read, wanted = example(model.config)
-    with torch.no_grad():  # validation
-        monkeypatch.setattr(model, "states_at", None)
-        assert model.loss(source, lengths, read, wanted, smoothing=0.0).total.isfinite()
+    learning = model.loss(source, lengths, read, wanted, smoothing=0.0)
+    with torch.no_grad():
+        validated = model.loss(source, lengths, read, wanted, smoothing=0.0)
+        monkeypatch.setattr(model, "_packs", lambda *_: False)
+        padded = model.loss(source, lengths, read, wanted, smoothing=0.0)
+    assert torch.equal(learning.total, validated.total)
+    torch.testing.assert_close(padded.total, validated.total, rtol=1e-5, atol=0.0)
+
+
+def test_a_loss_is_not_packed_where_it_is_not_compiled(compiled: Any) -> None:
+    model = model_of()
+    source, _, read, _ = example(model.config)
     assert model._packs(source, read)
     assert not model.double()._packs(source, read)
 

@@ -179,7 +179,7 @@ class Transformer(Network):
         *,
         smoothing: float,
     ) -> Loss:
-        """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
+        """As `Network.loss`; on a CPU computed from the packed batch where the kernels allow it."""
         if links is not None:
             given = source, source_lengths, target_input, target_output, soft, weights
             compute = super().loss if self.config.alignment_layer is None else self._guided_loss  # the first refuses
@@ -187,7 +187,7 @@ class Transformer(Network):
         if self.compiled and not self._is_captured:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft, weights)
-        if not torch.is_grad_enabled() or not self._packs(source, target_input):
+        if not self._packs(source, target_input):
             given = source, source_lengths, target_input, target_output, soft, weights
             return super().loss(*given, smoothing=smoothing)
         real = target_output != self.config.padding_id
