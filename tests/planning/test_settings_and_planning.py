@@ -584,6 +584,28 @@ def test_what_is_seen_often_is_learned_with_more_dropout():
     assert chosen(dropout=0.25, updates=1) == 0.25
 
 
+def test_a_short_training_has_a_small_network_unless_the_user_chose_one():
+    """With 0.5 s an update, and 88% of the time for updates."""
+
+    def halved(pairs=30_000, **wishes):
+        choices = Choices(TrainSettings(**wishes))
+        corpus = CorpusSize(pairs, 14 * pairs, 4_000, 4_000, 0)
+        model = planning.choose_model(choices, corpus, SLOW)
+        training = planning.choose_training(choices, corpus, model, SLOW, lambda *_: Pace(0.5, 3000.0))
+        return planning.halvings(choices, model, corpus, training)
+
+    most = sorted(planning._SHORT, reverse=True)
+    for times, updates in enumerate(most):
+        assert halved(budget=(updates + 1) * 0.5 / 0.88) == times
+        assert halved(budget=(updates - 2) * 0.5 / 0.88) == times + 1
+    short = {"budget": 60.0}
+    assert halved(**short) == len(most) > halved() == 0
+    assert halved(updates=100) == 0  # it is not time that limits it
+    for name, value in {"preset": "small", "width": 256, "inner": 512, "decoder_layers": 3, "heads": 4}.items():
+        assert halved(**short, **{name: value}) == 0
+    assert halved(**short, model="recurrent") == halved(4_999, **short) == halved(200_000, **short) == 0
+
+
 def test_muon_where_its_products_are_few_beside_those_of_an_update():
     """Chosen for a new Transformer, but not with a paper's schedule or given weights."""
 

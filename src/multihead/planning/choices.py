@@ -50,6 +50,10 @@ _FAST_PAIRS = 1_000_000
 _SHORT_DROPOUTS = ((20.0, 0.1), (30.0, 0.2))
 """Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
 
+_SHORT = (700, 1_200)
+"""Numbers of updates of the usual network: where fewer fit, one with a quarter of its parameters, or half of them,
+learns more in the same time (docs/lab-notes.md, "The size for a short training")."""
+
 _FILLED = 0.85
 """Share of a batch's cells that are not padding, as usual."""
 
@@ -97,6 +101,9 @@ FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_i
 
 _GIVEN, _PRESETS = "the given model's", "the preset's"
 
+SIZES = ("width", "heads", "inner", "encoder_layers", "decoder_layers")
+"""Fields that say how large a Transformer is."""
+
 Network = TypeVar("Network", bound=NetworkConfig | DecoderConfig)
 
 
@@ -118,7 +125,7 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
         )
     kind = ARCHITECTURES[asked]
     _check_architecture(choices, asked)
-    fixed = preset(choices.take("preset", lambda: _choose_preset(asked, corpus, machine)), asked)
+    fixed = preset(choices.take("preset", lambda: choose_preset(asked, corpus, machine)), asked)
     sizes = {
         "source_vocab": corpus.source_vocab,
         "target_vocab": corpus.target_vocab,
@@ -140,7 +147,7 @@ def choose_decoder(choices: Choices, corpus: CorpusSize, machine: Machine) -> De
     Raises:
         ConfigurationError: the preset does not exist, or sizes do not fit.
     """
-    fixed = decoder_preset(choices.take("preset", lambda: _choose_preset("decoder", corpus, machine)))
+    fixed = decoder_preset(choices.take("preset", lambda: choose_preset("decoder", corpus, machine)))
     sizes = {"vocab": corpus.target_vocab, "padding_id": corpus.padding_id}
     fields = _fields(choices, DecoderConfig, "decoder", corpus, fixed)
     return build(DecoderConfig, sizes | fields, "the settings of the model")
@@ -217,7 +224,7 @@ def _check_architecture(choices: Choices, architecture: Architecture) -> None:
             )
 
 
-def _choose_preset(architecture: str, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
+def choose_preset(architecture: str, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
     """The preset that suits the corpus and the machine, and the reason."""
     small_reason = f"{corpus.counted} are too few for a larger one"
     if corpus.pairs < 5_000:
@@ -291,6 +298,20 @@ def adapt_dropout(choices: Choices, model: Network, corpus: CorpusSize, training
             choices.reasons["dropout"] = f"for {corpus.counted}, each of which is seen {epochs:.0f} times"
             return cast("Network", model.model_copy(update={"dropout": rate}))
     return model
+
+
+def halvings(choices: Choices, model: Network, corpus: CorpusSize, training: TrainingConfig) -> int:
+    """How often the parameters of a new Transformer are halved because its training is short.
+
+    It is where time limits the number of updates, and with as many pairs as this was tried with or not many more.
+    Nothing is halved if the user chose a size.
+    """
+    free = choices.requested("updates") is None and choices.reasons["preset"] != AS_ASKED
+    if model.architecture != "transformer" or not free or corpus.pairs not in range(_FEWEST, FEW_PAIRS):
+        return 0
+    if any(choices.reasons[name] == AS_ASKED for name in SIZES):
+        return 0
+    return sum(training.updates < most for most in _SHORT)
 
 
 @dataclass(frozen=True)

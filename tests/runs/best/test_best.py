@@ -398,6 +398,12 @@ def test_the_flags_of_each_use_give_its_validation_score(
             assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
 
 
+def test_several_models_have_the_usual_size_however_short_their_time_is(whole: Path) -> None:
+    """That of the preset for such a text: a size that is given is never replaced by a smaller one."""
+    asked = [json.loads((whole / name / "run.json").read_text())["asked"] for name in ("both-ways", "forward-2")]
+    assert [one["preset"] for one in asked] == ["tiny", "tiny"]
+
+
 def test_a_judge_chooses_among_more_candidates(whole: Path, numbers: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

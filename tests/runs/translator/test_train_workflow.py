@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import torch
 
 from multihead import Translator, files, work_folder
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
+from multihead.models.config import PRESETS
+from multihead.models.shrinking import parameters_of
+from multihead.planning import choices
 from multihead.planning.settings import RunConfig
 from multihead.runs.translator import begin as beginning
 from multihead.runs.translator import train as training
@@ -422,6 +426,21 @@ def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     assert 0 < lines[0]["spent"] <= lines[-1]["spent"]
     assert run(tmp_path / "run").updates == result.updates
+
+
+def test_a_short_budget_trains_a_smaller_network(run, wishes, tmp_path, monkeypatch):
+    """The pace of both is measured; the toy counts as one of the texts with which this was tried."""
+    monkeypatch.setattr(choices, "_FEWEST", 1)
+    sizes = (*choices.SIZES, "preset", "updates", "validate_every", "log_every", "positions")
+    said: list[str] = []
+    run(tmp_path / "run", said=said, budget="4s", **{k: v for k, v in wishes.items() if k not in sizes})
+    config = RunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    usual = config.model.model_copy(update=PRESETS["tiny"])
+    assert (config.model.width, config.model.encoder_layers) == (64, usual.encoder_layers)
+    assert parameters_of(config.model) <= parameters_of(usual) / 4
+    assert re.fullmatch(r"learns more in this time than [\d,]+ updates of width 128 would", config.reasons["preset"])
+    assert sum("measuring how fast" in line for line in said) == 2
+    assert any(f"updates fit, so a smaller network learns more: {config.model.summary}" in line for line in said)
 
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.models.config import TransformerConfig
 from multihead.models.shrinking import narrow_half_of, parameters_of
-from multihead.planning.choices import USUAL_SCALE, rehearse
+from multihead.planning.choices import USUAL_SCALE, CorpusSize, choose_preset, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_begun_run
 from multihead.preparing.corpora import file_record
@@ -242,12 +242,11 @@ class BestRun:
         began = self._context.started
         for index in range(first, len(self._stages)):
             stage, before = self._stages[index], self._journal.spent
-            budget = self._journal.value(index, "budget")
+            budget, spent = self._journal.value(index, "budget"), before + time.monotonic() - began
             if budget is None and total is not None:
-                spent = before + time.monotonic() - began
                 budget = round(plan.budget_of(self._stages, index, total, spent), 3)
                 self._journal.append({"step": index, "spent": round(before, 3), "budget": budget})
-            self._announce(index, before, budget)
+            self._announce(index, spent, budget)
             self._work(stage, budget, began)
             now = time.monotonic()
             seconds = max(now - began, Journal(self._folder / stage.name / JOURNAL, self._log.say).spent)
@@ -299,7 +298,7 @@ class BestRun:
         output = self._folder / name
         settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
         if not work_folder.is_begun(output, work_folder.RUN):
-            settings = _common_settings(self._settings)
+            settings = _common_settings(self._settings) | self._usual_size()
             settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
             settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
             settings |= self._stage_settings(name)
@@ -311,6 +310,17 @@ class BestRun:
             soft_targets_of=next((run for run in self._students if run != output), None),
             **{**settings, "data": self._text_for(output), "output": output},
         )
+
+    def _usual_size(self) -> dict[str, Any]:
+        """The preset of several models: each has a part of the time, and all have the size that the text asks for.
+
+        A single model has what fits into its time (`planning.choices.halvings`).
+        """
+        given = self._settings
+        if self._config.forward == 1 or given.preset is not None:
+            return {}
+        corpus = CorpusSize(self._config.pairs, 0, 0, 0, 0)
+        return {"preset": choose_preset(given.model or "transformer", corpus, inspect_machine())[0]}
 
     def _text_for(self, output: Path) -> Path:
         """The prepared text that a training reads."""

@@ -22,10 +22,12 @@ from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.weights import load_search_library
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
-from multihead.models.config import NetworkConfig
+from multihead.models.config import NetworkConfig, TransformerConfig
 from multihead.models.network import Network
+from multihead.models.shrinking import narrow_half_of
 from multihead.models.transformer import Transformer
 from multihead.planning.choices import (
+    SIZES,
     CorpusSize,
     Pace,
     adapt_dropout,
@@ -33,6 +35,7 @@ from multihead.planning.choices import (
     choose_given_model,
     choose_model,
     choose_training,
+    halvings,
     rehearse,
 )
 from multihead.planning.settings import Choices, RunConfig, TextFile, TrainSettings
@@ -174,6 +177,11 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
 
         training = choose_training(choices, corpus, model, self._machine, pace)
         if given is None:
+            usual, model = model, _fit_to_time(choices, model, corpus, training)
+            if model != usual:
+                few = f"{training.updates:,} updates fit"
+                self._context.say(f"{few}, so a smaller network learns more: {model.summary}")
+                training = choose_training(choices, corpus, model, self._machine, pace)
             model = adapt_dropout(choices, model, corpus, training)
         settings = self._settings
         return RunConfig(
@@ -275,6 +283,18 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
         padding_id=prepared.target_tokenizer.pad_id,
         factors=prepared.source_tokenizer.factors,
     )
+
+
+def _fit_to_time(choices: Choices, model: NetworkConfig, corpus: CorpusSize, training: TrainingConfig) -> NetworkConfig:
+    """The network, or a smaller one where so few updates of it fit into the time that it would learn less."""
+    usual = model
+    for _ in range(halvings(choices, model, corpus, training)):
+        half = narrow_half_of(model) if isinstance(model, TransformerConfig) else None
+        model = half or model
+    if model != usual:
+        reason = f"learns more in this time than {training.updates:,} updates of width {usual.width} would"
+        choices.reasons |= dict.fromkeys(("preset", *SIZES), reason)
+    return model
 
 
 def _known_languages(prepared: PreparedText, given: Bundle) -> dict[str, str]:
