@@ -601,6 +601,7 @@ def test_a_short_training_has_a_small_network_unless_the_user_chose_one():
     short = {"budget": 60.0}
     assert halved(**short) == len(most) > halved() == 0
     assert halved(updates=100) == 0  # it is not time that limits it
+    assert halved(**short, alignments="ibm1") == 0
     for name, value in {"preset": "small", "width": 256, "inner": 512, "decoder_layers": 3, "heads": 4}.items():
         assert halved(**short, **{name: value}) == 0
     assert halved(**short, model="recurrent") == halved(4_999, **short) == halved(200_000, **short) == 0
