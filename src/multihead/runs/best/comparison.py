@@ -83,11 +83,11 @@ def compare_uses(
     there = Languages() if direction is None else Languages(*direction)
     back, named = Languages(there.target, there.source), "" if direction is None else f", {direction}"
     alone, asked = Translator.load(model, languages=there), _language_flags(there)
-    systems = [_rounded(f"the model alone{named}", alone, asked)]
+    systems = [(f"the model alone{named}", *_rounded(alone, asked, alone))]
     if others:
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
         members = [word for path in others for word in ("--with", str(path))]
-        systems.append(_rounded(f"an ensemble{named}", ensemble, [*asked, *members]))
+        systems.append((f"an ensemble{named}", *_rounded(ensemble, [*asked, *members], alone)))
     few = len(sources) < MIN_LINES
     opposite = Translator.load_ensemble(reverse, languages=back) if reverse and not few else None
     judging = None if judge is None or few else Translator.load(judge, languages=there)
@@ -142,11 +142,11 @@ def measure_alone(
     return score(translations, valid[1], language).bleu
 
 
-def _rounded(name: str, system: Translator, flags: Sequence[str]) -> tuple[str, Translator, list[str]]:
-    """A use in int8, if its search is compiled."""
-    if system.engine is None:
-        return name, system, [*flags]
-    return name, system.searching(precision="int8"), [*flags, "--precision", "int8"]
+def _rounded(system: Translator, flags: Sequence[str], alone: Translator) -> tuple[Translator, list[str]]:
+    """The same in int8, if its search is compiled; ``alone`` has the settings of the search."""
+    if alone.engine is None or isinstance(system.engines("int8"), str):
+        return system, [*flags]
+    return system.searching(precision="int8"), [*flags, "--precision", "int8"]
 
 
 def _language_flags(languages: Languages) -> list[str]:

@@ -13,7 +13,7 @@ A run in stages is a folder:
     student-end/     the last weights of a student, if they translate better than what its training chose
     small-start/     parts of the best model, if the small one begins as them (`runs.shrink`)
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
-    best/            the model folder of the best student, or of the best forward model
+    best/            the model folder of the best student or forward model, or of the small one if that is better
 
 Every stage can be stopped and goes on where it was, as what it consists of can: text, runs, pairs, soft targets.
 `runs.best.plan` says which stages there are, and divides the time.
@@ -37,7 +37,7 @@ from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.models.config import TransformerConfig
 from multihead.models.shrinking import narrow_half_of, parameters_of
-from multihead.planning.choices import USUAL_SCALE, CorpusSize, choose_preset, rehearse
+from multihead.planning.choices import SIZES, USUAL_SCALE, CorpusSize, choose_preset, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_begun_run
 from multihead.preparing.corpora import file_record
@@ -65,9 +65,7 @@ _STAGES, _START, _END = "stages.jsonl", "small-start", "{}-end"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
 _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_layer")
-"""Settings of the size of a network, which the small model does not share."""
-_NARROW_SIZES = ("width", "heads", "encoder_layers", "decoder_layers", "inner")
-"""Those that it has if it begins from nothing."""
+"""Settings of the size of a network, which a small model that begins with parts of another does not share."""
 _KINDS = ("right_to_left", "student", "small", "datastore")
 """Decisions about the stages after those of forward and reverse models."""
 _TAG = "<bt>"
@@ -476,7 +474,7 @@ class BestRun:
         """The settings of a small model that begins from nothing; empty if it begins with parts of the best one."""
         whole = read_begun_run(self._best_of_full_size()).model
         narrow = narrow_half_of(whole) if isinstance(whole, TransformerConfig) else None
-        return {name: getattr(narrow, name) for name in _NARROW_SIZES} if narrow is not None else {}
+        return {name: getattr(narrow, name) for name in SIZES} if narrow is not None else {}
 
     def _begin_small(self) -> bool:
         """Write what the small model begins as, if it is something; False if there is no network of half the size."""
