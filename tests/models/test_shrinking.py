@@ -75,6 +75,13 @@ def test_layers_are_kept_from_the_first_to_the_last() -> None:
     torch.testing.assert_close(logits(smaller), logits(model))
 
 
+@pytest.mark.parametrize(("layers", "guided", "kept"), [(3, 5, None), (3, 3, 2), (1, 1, 1), (4, 1, 1), (6, 5, 5)])
+def test_the_layer_that_aligns_keeps_its_number_or_is_gone(layers: int, guided: int, kept: int | None) -> None:
+    """Of six layers, three are the first, the third (round to even) and the last."""
+    model = network(decoder_layers=6, alignment_layer=guided)
+    assert shrunk(model, decoder_layers=layers).config.alignment_layer == kept
+
+
 def test_a_half_is_at_most_half() -> None:
     vocabularies, layers = (300, 2_000), ((3, 3), (6, 6), (12, 2))
     for name, vocabulary, (encoder, decoder) in product(("tiny", "base"), vocabularies, layers):

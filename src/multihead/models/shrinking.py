@@ -3,7 +3,7 @@
 The latter keeps some of the layers, evenly spaced from the first on (Shleifer and Rush 2020, "Pre-trained summarization
 distillation"), and in the feed-forward network of each the units that contribute most. Width, heads and vocabularies
 stay. What is left translates badly before it is trained again, with the whole models as its teachers; ``multihead
-shrink`` writes it as a model folder. With enough time, a narrower network with more layers learns more from nothing
+shrink`` writes it as a model folder. With enough time, a narrower network with more layers learns more from scratch
 (docs/lab-notes.md, "The shape of the small model"): `narrow_half_of`, which `runs.best` trains where there is one.
 """
 
@@ -55,7 +55,7 @@ def half_of(config: TransformerConfig) -> TransformerConfig:
 
 
 def narrow_half_of(config: TransformerConfig) -> TransformerConfig | None:
-    """The sizes of a narrower network with at most half of the parameters, to be trained from nothing.
+    """The sizes of a narrower network with at most half of the parameters, to be trained from scratch.
 
     It has three quarters of the width, all layers of the encoder, two thirds of the decoder's, and as many feed-forward
     units as then fit. ``None`` if that leaves fewer than a quarter of the units, or no width that the heads divide.
@@ -103,7 +103,11 @@ def shrunk(
             raise ConfigurationError(
                 f"{name} is {value}: the model has {getattr(config, name)}, of which 1 to all stay"
             )
-    smaller = Transformer(_resized(config, **sizes))
+    kept_layers = _spaced(config.decoder_layers, sizes["decoder_layers"])
+    guided = None  # the layer whose head has learned alignments keeps its part, if it is kept
+    if config.alignment_layer is not None and config.alignment_layer - 1 in kept_layers:
+        guided = kept_layers.index(config.alignment_layer - 1) + 1
+    smaller = Transformer(_resized(config, **sizes).model_copy(update={"alignment_layer": guided}))
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     taken: dict[str, Tensor] = {name: own[name] for name, _ in smaller.named_parameters() if not _layer_of(name)}
     for side in ("encoder", "decoder"):

@@ -300,19 +300,16 @@ def adapt_dropout(choices: Choices, model: Network, corpus: CorpusSize, training
     return model
 
 
-def halvings(choices: Choices, model: Network, corpus: CorpusSize, training: TrainingConfig) -> int:
-    """How often the parameters of a new Transformer are halved because its training is short.
+def halvings(choices: Choices, architecture: str, pairs: int, updates: int) -> int:
+    """How often the parameters of a new Transformer are halved because few updates of it fit into its time.
 
     Only if time limits the number of updates, the user chose no size, and no head learns alignments, for which the
     depth counts. It was tried with 29,000 pairs.
     """
-    free = choices.requested("updates") is None and choices.requested("alignments") is None
-    free = free and choices.reasons["preset"] != AS_ASKED
-    if model.architecture != "transformer" or not free or corpus.pairs not in range(_FEWEST, FEW_PAIRS):
+    free = all(choices.requested(name) is None for name in ("preset", *SIZES, "updates", "alignments"))
+    if architecture != "transformer" or not free or pairs not in range(_FEWEST, FEW_PAIRS):
         return 0
-    if any(choices.reasons[name] == AS_ASKED for name in SIZES):
-        return 0
-    return sum(training.updates < most for most in _SHORT)
+    return sum(updates < most for most in _SHORT)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,12 @@ from multihead.runs.best import train as best_train
 from multihead.runs.best.comparison import compare_uses, measure_alone
 from multihead.runs.best.plan import (
     FALLING_RATE,
+    SMALL_DROPOUT,
     STUDENT_BPE_DROPOUT,
     STUDENT_DROPOUT,
     STUDENT_RATE,
     BestConfig,
+    Fitting,
     budget_of,
     decide,
     stages_of,
@@ -152,14 +154,37 @@ def test_the_updates_of_the_whole_time_count_not_only_its_length() -> None:
 
     def chosen(budget: float, seconds: float, pairs: int = 30_000, **settings: Any) -> BestConfig:
         choices = Choices(TrainSettings(budget=budget, **settings))
-        return decide(choices, pairs, {}, updates_in=lambda length: round(length / seconds))
+        return decide(choices, pairs, {}, measure=lambda length: Fitting(round(length / seconds), {"width": 192}))
 
     assert [chosen(3600, seconds).forward for seconds in (0.25, 0.5, 2.0)] == [3, 3, 1]
     assert [chosen(4 * 3600, seconds).both_ways for seconds in (0.25, 0.5, 2.0)] == [True, True, False]
     assert [chosen(60.0, seconds).forward for seconds in (0.001, 2.0)] == [1, 1]
     assert "1,800 updates" in chosen(3600, 2.0).reasons["forward"]
-    given = chosen(4 * 3600, 2.0)
+    given = chosen(4 * 3600, 1.5)
     assert (given.forward, given.student, given.small, given.right_to_left, given.datastore) == (3, 2, True, True, True)
+
+
+def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
+    """Then none of them is the small one, and the students, which start from scratch, have more time."""
+    half = {"width": 192}
+
+    def chosen(updates: int, found: dict[str, int] | None = half, pairs: int = 30_000, **settings: Any) -> BestConfig:
+        choices = Choices(TrainSettings(budget=3600, **settings))
+        return decide(choices, pairs, {}, measure=lambda _: Fitting(updates, found), shared=pairs > 5_000)
+
+    slow, fast = chosen(7_000), chosen(13_800)
+    assert (slow.narrow, slow.small, slow.student) == (half, False, 2)
+    assert "1,059 updates" in slow.reasons["narrow"]
+    assert (fast.narrow, fast.small, fast.student) == (None, True, 2)
+    shares = [[stage.weight for stage in stages_of(one) if stage.name == "student"] for one in (slow, fast)]
+    assert shares == [[1.0], [0.7]]
+    for other in (
+        chosen(7_000, None),
+        chosen(7_000, width=256),
+        chosen(7_000, model="recurrent"),
+        chosen(7_000, pairs=4_999),
+    ):
+        assert (other.narrow, other.small) == (None, True)
 
 
 @pytest.mark.parametrize(("seconds", "forward"), [(2.0, 1), (0.001, 3)])
@@ -234,7 +259,7 @@ def test_the_small_model_is_half_of_the_best_and_is_taught_by_all(wishes: dict[s
 def test_the_small_model_has_no_dropout_unless_it_is_given(
     wishes: dict[str, Any], tmp_path: Path, given: dict[str, float], share: float
 ) -> None:
-    """Where there is a narrower network of half the size, it begins from nothing, otherwise as parts of the best."""
+    """Where there is a narrower network of half the size, it starts from scratch, otherwise as parts of the best."""
     asked = {name: value for name, value in wishes.items() if name != "dropout"}
     learn(tmp_path / "run", **{**asked, **given, "updates": 1, "validate_every": 1})
     runs = [json.loads((tmp_path / "run" / name / "run.json").read_text()) for name in ("forward-1", "small")]
@@ -396,6 +421,30 @@ def test_the_flags_of_each_use_give_its_validation_score(
         assert ended.status == 0
         if "--weights" not in use["flags"]:
             assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
+
+
+def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_from_nothing(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 1}
+
+    def decide_narrow(*given: Any, **more: Any) -> BestConfig:
+        return decide(*given, **more).model_copy(update={"narrow": narrow, "small": False})
+
+    monkeypatch.setattr(plan, "decide", decide_narrow)
+    folder = tmp_path / "run"
+    learn(folder, **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1, "dropout": None})
+    names = [*(f"forward-{i + 1}" for i in range(3)), "reverse-1", "right-to-left", "student", "student-2"]
+    runs = [json.loads((folder / name / "run.json").read_text()) for name in names]
+    assert all({name: run["model"][name] for name in narrow} == narrow for run in runs)
+    assert [run["from_model"] for run in runs] == [None] * len(names)
+    for student in runs[-2:]:
+        assert [Path(teacher["path"]).name for teacher in student["teachers"]] == names[:3]
+        assert student["model"]["dropout"] == SMALL_DROPOUT < runs[0]["model"]["dropout"]
+        assert student["training"]["learning_rate"] == runs[0]["training"]["learning_rate"]
+    found = json.loads((folder / "uses.json").read_text())
+    assert found["model"] in names[-2:]
+    assert found.keys() == {"model", "sentences", "uses"}
 
 
 def test_several_models_have_the_usual_size_however_short_their_time_is(whole: Path) -> None:
@@ -647,10 +696,18 @@ def test_further_text_is_translated_first_and_learned_then(
     with pytest.raises(ConfigurationError, match=r"more\.en: not the text with which this run began"):
         learn(run)
     further.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"monolingual was .*, now other"):
+    with pytest.raises(ConfigurationError, match=r"monolingual was .*, now .*other"):
         learn(run, monolingual=Path("other"))
+    spent = [entry["spent"] for entry in map(json.loads, (run / "stages.jsonl").read_text().splitlines())]
+    assert spent[-1] > spent[-2]  # of the stage in which the run was stopped, too
+    used: list[int] = []
     with pytest.raises(Interrupted):
-        learn(run, stop_signal=lambda: 15 if (run / "forward-1/run.json").exists() else None)
+        learn(
+            run,
+            stop_signal=lambda: 15 if (run / "forward-1/run.json").exists() else None,
+            use_threads=used.append,
+        )
+    assert used[0] == SETTINGS["threads"]  # before the translation goes on, on as many threads as it began
     rows = [row.split("\t") for row in (run / "pairs/monolingual.tsv").read_text(encoding="utf-8").splitlines()]
     assert {target for _, target in rows} <= set(lines)
     assert all(source.startswith("<bt> ") for source, _ in rows)

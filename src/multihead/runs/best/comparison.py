@@ -86,7 +86,7 @@ def compare_uses(
     systems = [(f"the model alone{named}", *_rounded(alone, asked, alone))]
     if others:
         ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
-        members = [word for path in others for word in ("--with", str(path))]
+        members = [word for path in others for word in ("--with", path.as_posix())]
         systems.append((f"an ensemble{named}", *_rounded(ensemble, [*asked, *members], alone)))
     few = len(sources) < MIN_LINES
     opposite = Translator.load_ensemble(reverse, languages=back) if reverse and not few else None
@@ -114,15 +114,15 @@ def compare_uses(
         best = tune_texts(judged, sources, references, request, language=language, progress=progress).best
         if best.held_out > plain[-1].bleu:
             choosing = ["--beam", str(beam)]
-            choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", str(path))]
-            choosing += ["--judge", str(judge)] if best.weights.judge else []
+            choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", path.as_posix())]
+            choosing += ["--judge", judge.as_posix()] if judge is not None and best.weights.judge else []
             keep(Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out))
     if datastore is None:
         return uses
     remembered = alone.with_datastore(datastore).datastore
     assert remembered is not None
     for (name, system, flags), without in zip(systems, plain, strict=True):
-        more = [*flags, "--datastore", str(datastore)]
+        more = [*flags, "--datastore", datastore.as_posix()]
         use = measure(f"{name} and a datastore", system.with_datastore(remembered), more)
         if use.bleu > without.bleu:
             keep(use)

@@ -15,7 +15,7 @@ models, and a model that has the opposite of a direction chooses among its own c
 
 Where there is a first model, all others begin as that one, which sees twice as many pairs as there are (Ding et al.
 2021, "Improving neural machine translation by bidirectional training"; docs/lab-notes.md, "Both directions first", has
-what that gains). With 5,000 to 150,000 pairs and the usual time there is none: models from nothing are better, alone
+what that gains). With 5,000 to 150,000 pairs and the usual time there is none: models from scratch are better, alone
 and together (docs/results.md, "An hour of models from nothing").
 
 A student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
@@ -25,8 +25,11 @@ training is enough for it. Two students that began as different teachers are a b
 teachers (docs/lab-notes.md, "Two students"). Synthetic pairs of the training text gained a student nothing
 (docs/lab-notes.md, "Students that begin as a teacher"). Teachers that all began as one model have little to teach a
 student of their own size (docs/lab-notes.md, "Both directions first"), so there are students only where they began
-alone. The small model begins from nothing, or, where no narrower network has half the size, with layers and
+alone. The small model starts from scratch, or, where no narrower network has half the size, with layers and
 feed-forward units of the best one (`models.shrinking`).
+
+Where few updates fit into the time, all models are narrow, the students start from scratch, and there is no small model
+(docs/lab-notes.md, "An hour of narrow models").
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving
@@ -46,7 +49,7 @@ from pydantic import Field
 
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
-from multihead.planning.choices import FEW_PAIRS, relative_length
+from multihead.planning.choices import FEW_PAIRS, halvings, relative_length
 from multihead.planning.settings import Choices, TextFile
 
 _TARGET = 0.985
@@ -74,10 +77,10 @@ SMALL_DROPOUT = 0.0
 """The small model's dropout: it has fewer parameters to memorize the text with (docs/lab-notes.md, "Models from nothing
 for an hour")."""
 _ONE_WAY = range(5_000, FEW_PAIRS)
-"""Numbers of pairs with which models begin from nothing: with its high rate, Muon learns more from one direction in the
+"""Numbers of pairs with which models start from scratch: with its high rate, Muon learns more from one direction in the
 same time (docs/lab-notes.md, "The rate of Muon"). It was not tried with smaller texts."""
 _ONE_WAY_LENGTH = 1.5
-"""So many times the usual seconds or updates at most: with longer trainings from nothing nothing was measured."""
+"""So many times the usual seconds or updates at most: with longer trainings from scratch nothing was measured."""
 
 
 class BestConfig(Settings):
@@ -108,6 +111,9 @@ class BestConfig(Settings):
     """Whether the best model remembers its text at the end; not in older runs."""
     right_to_left: bool = False
     """Whether a model that writes from right to left judges candidates; not in older runs."""
+    narrow: dict[str, int] | None = None
+    """The sizes of all models, which have half of the parameters of the usual network, where few updates of that fit;
+    not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -118,6 +124,19 @@ class BestConfig(Settings):
     """Why each choice was made."""
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """What a measurement of the pace says of a single training.
+
+    Attributes:
+        updates: of the usual network, that fit into the time.
+        half: the sizes of a network with half of its parameters, if there is one.
+    """
+
+    updates: int
+    half: dict[str, int] | None = None
+
+
 def decide(
     choices: Choices,
     pairs: int,
@@ -126,7 +145,7 @@ def decide(
     *,
     shared: bool = True,
     several: bool = False,
-    updates_in: Callable[[float], int] | None = None,
+    measure: Callable[[float], Fitting] | None = None,
 ) -> BestConfig:
     """Decide the stages of a run.
 
@@ -137,24 +156,24 @@ def decide(
         monolingual: further text in the target language.
         shared: whether the languages have one vocabulary.
         several: whether the text has several directions; then there is no further text.
-        updates_in: measures how many updates of one training fit into so many seconds; without it there are enough.
+        measure: measures how many updates of one training fit into so many seconds; without it there are enough.
     """
     updates, relative = choices.requested("updates"), relative_length(pairs)
     usual = _USUAL * relative
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
-    short, of_usual_length, fitting = False, False, ""
+    short, of_usual_length, fitting, found = False, False, "", None
     if budget is not None:
         short, of_usual_length = budget < _SHORT, budget <= _ONE_WAY_LENGTH * usual
-        if updates_in is not None and not short:
-            found = updates_in(budget)
-            short, fitting = found < _FEW_UPDATES, f", that of {found:,} updates"
-            of_usual_length = of_usual_length or found <= _ONE_WAY_LENGTH * _USUAL_UPDATES * relative
+        if measure is not None and not short:
+            found = measure(budget)
+            short, fitting = found.updates < _FEW_UPDATES, f", that of {found.updates:,} updates"
+            of_usual_length = of_usual_length or found.updates <= _ONE_WAY_LENGTH * _USUAL_UPDATES * relative
     choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = f"as many as the time allows{fitting}"
     if shared and of_usual_length and pairs in _ONE_WAY:
-        choices.reasons["both_ways"], shared = "trainings from nothing learn more in this time", False
+        choices.reasons["both_ways"], shared = "trainings from scratch learn more in this time", False
     both_ways, several_models = shared or several, not short
     choices.reasons["student"] = (
         "models with a common beginning have little to teach each other"
@@ -179,12 +198,12 @@ def decide(
         if judged
         else "no time for one"
         if short
-        else "is for models from nothing, without further text"
+        else "is for models from scratch, without further text"
     )
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
         choices.reasons["reverse"] = "each model has all directions"
-    return BestConfig(
+    config = BestConfig(
         versions=versions,
         asked=work_folder.given_settings(choices.settings),
         budget=budget,
@@ -201,6 +220,22 @@ def decide(
         pairs=pairs,
         reasons=choices.reasons,
     )
+    narrow = None if both_ways or found is None else _narrow(choices, config, found)
+    if narrow is None:
+        return config
+    return config.model_copy(update={"narrow": narrow, "small": False, "reasons": choices.reasons})
+
+
+def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, int] | None:
+    """The sizes of all models if so few updates of a forward model fit that half of its parameters learn as much."""
+    weights = [stage.weight for stage in stages_of(config)]
+    updates = round(found.updates / sum(weights))
+    kind = choices.requested("model") or "transformer"
+    if config.forward == 1 or found.half is None or not halvings(choices, kind, config.pairs, updates):
+        return None
+    choices.reasons["narrow"] = f"as good as usual ones, of which each would have {updates:,} updates, and faster"
+    choices.reasons["small"] = "all have half of the usual size"
+    return found.half
 
 
 @dataclass(frozen=True)
@@ -240,7 +275,7 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
     reverse += [Stage(RIGHT_TO_LEFT, 0.6)] if config.right_to_left else []
-    student = [Stage(name, 0.7) for name in students_of(config)]
+    student = [Stage(name, 0.7 if config.narrow is None else 1.0) for name in students_of(config)]
     small = [Stage(SMALL, 0.7)] if config.small else []
     several = bool(reverse or student or small)
     store = [Stage(DATASTORE, 0.06)] if config.datastore else []

@@ -48,7 +48,7 @@ from multihead.preparing.prepared import PreparedText, open_prepared, read_manif
 from multihead.runs.average import average
 from multihead.runs.best import plan
 from multihead.runs.best.comparison import Pairs, Use, compare_uses, measure_alone
-from multihead.runs.best.plan import BestConfig, Stage
+from multihead.runs.best.plan import BestConfig, Fitting, Stage
 from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.shrink import shrink
 from multihead.runs.translator.begin import NewTranslatorRun
@@ -59,6 +59,7 @@ from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
 from multihead.translating.remember import remember
+from multihead.urls import absolute
 from multihead.uses_file import NEAR, USES
 
 _STAGES, _START, _END = "stages.jsonl", "small-start", "{}-end"
@@ -68,6 +69,7 @@ _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_laye
 """Settings of the size of a network, which a small model that begins with parts of another does not share."""
 _KINDS = ("right_to_left", "student", "small", "datastore")
 """Decisions about the stages after those of forward and reverse models."""
+_NO_TRAININGS = (plan.PAIRS, plan.MORE_TEXT, plan.DATASTORE, plan.BEST)
 _TAG = "<bt>"
 """The first word of a source that a reverse model made; it tells the forward models so."""
 
@@ -108,8 +110,8 @@ def train_best(
         if config is None:
             config = _begin(given, folder, context, monolingual)
         else:
-            files = {} if monolingual is None else {"monolingual": str(monolingual)}
-            begun = {} if config.monolingual is None else {"monolingual": config.monolingual.path}
+            files = {} if monolingual is None else {"monolingual": str(absolute(monolingual))}
+            begun = {} if config.monolingual is None else {"monolingual": str(absolute(Path(config.monolingual.path)))}
             asked = work_folder.given_settings(given) | files
             work_folder.check_same_settings(folder, asked, {**config.asked, **begun})
             work_folder.remove_leftovers(folder)
@@ -157,7 +159,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
         )
     for settings in (given, student):
         rehearse(settings, 1 if text is None else text.config.pairs, machine)
-    further = None if monolingual is None else _record(monolingual)
+    further = None if monolingual is None else _record(absolute(monolingual))
 
     def kept() -> bool:
         return given.data is None and has_shards(folder / plan.TEXT)
@@ -175,24 +177,31 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             )
         shared, several = text.source_tokenizer.digest == text.target_tokenizer.digest, bool(text.config.directions)
 
-        def updates_in(budget: float) -> int:
+        def measure(budget: float) -> Fitting:
             output = folder / plan.FORWARD.format(1)
             own = {**_common_settings(given), "budget": budget, "data": folder / plan.TEXT, "output": output}
             run = NewTranslatorRun(build(TrainSettings, own, "the settings"), output, context)
-            return run.decide(text).training.updates
+            usual = run.decide(text)
+            half = narrow_half_of(usual.model) if isinstance(usual.model, TransformerConfig) else None
+            return Fitting(usual.training.updates, _sizes_of(half))
 
         known = choices, text.config.pairs, installed_versions(), further
-        config = plan.decide(*known, shared=shared, several=several, updates_in=updates_in)
+        config = plan.decide(*known, shared=shared, several=several, measure=measure)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
     length = "budget" if config.updates is None else "updates"
+    narrow = () if config.narrow is None else ("narrow",)
     log_decisions(
         config.reasons,
-        {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS)},
+        {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS, *narrow)},
         log,
     )
     return config
+
+
+def _sizes_of(network: TransformerConfig | None) -> dict[str, int] | None:
+    return None if network is None else {name: getattr(network, name) for name in SIZES}
 
 
 def _common_settings(given: TrainSettings) -> dict[str, Any]:
@@ -238,6 +247,8 @@ class BestRun:
         """Do the stages that are left."""
         first, total = self._journal.last_step, self._config.budget
         began = self._context.started
+        if self._settings.threads is not None:  # trainings do so themselves, the other stages do not
+            self._context.use_threads(self._settings.threads)
         for index in range(first, len(self._stages)):
             stage, before = self._stages[index], self._journal.spent
             budget, spent = self._journal.value(index, "budget"), before + time.monotonic() - began
@@ -245,7 +256,12 @@ class BestRun:
                 budget = round(plan.budget_of(self._stages, index, total, spent), 3)
                 self._journal.append({"step": index, "spent": round(before, 3), "budget": budget})
             self._announce(index, spent, budget)
-            self._work(stage, budget, began)
+            try:
+                self._work(stage, budget, began)
+            except Interrupted:
+                if stage.name in _NO_TRAININGS:  # a training notes its time itself
+                    self._journal.append({"step": index, "spent": round(before + time.monotonic() - began, 3)})
+                raise
             now = time.monotonic()
             seconds = max(now - began, Journal(self._folder / stage.name / JOURNAL, self._log.say).spent)
             self._journal.append({"step": index + 1, "spent": round(before + seconds, 3)})
@@ -296,7 +312,7 @@ class BestRun:
         output = self._folder / name
         settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
         if not work_folder.is_begun(output, work_folder.RUN):
-            settings = _common_settings(self._settings) | self._usual_size()
+            settings = _common_settings(self._settings) | self._sizes()
             settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
             settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
             settings |= self._stage_settings(name)
@@ -309,12 +325,14 @@ class BestRun:
             **{**settings, "data": self._text_for(output), "output": output},
         )
 
-    def _usual_size(self) -> dict[str, Any]:
-        """The preset of several models: each has a part of the time, and all have the size that the text asks for.
+    def _sizes(self) -> dict[str, Any]:
+        """The sizes of several models: all have those that the run decided, whatever fits into the time of each.
 
         A single model has what fits into its time (`planning.choices.halvings`).
         """
         given = self._settings
+        if self._config.narrow is not None:
+            return self._config.narrow
         if self._config.forward == 1 or given.preset is not None:
             return {}
         corpus = CorpusSize(self._config.pairs, 0, 0, 0, 0)
@@ -346,6 +364,8 @@ class BestRun:
             return {"schedule": "constant"} if free else {}
         if self._folder / name in self._students:
             place = self._students.index(self._folder / name)
+            if self._config.narrow is not None:
+                return {"teacher": tuple(self._forward), **self._less_dropout(plan.SMALL_DROPOUT)}
             return {
                 "teacher": tuple(self._forward),
                 **self._student_settings(place),
@@ -471,10 +491,10 @@ class BestRun:
         return self._by_score([self._best_of_full_size(), *([small] if (small / "best").is_dir() else [])])[0]
 
     def _narrow_sizes(self) -> dict[str, Any]:
-        """The settings of a small model that begins from nothing; empty if it begins with parts of the best one."""
+        """The settings of a small model that starts from scratch; empty if it begins with parts of the best one."""
         whole = read_begun_run(self._best_of_full_size()).model
         narrow = narrow_half_of(whole) if isinstance(whole, TransformerConfig) else None
-        return {name: getattr(narrow, name) for name in SIZES} if narrow is not None else {}
+        return _sizes_of(narrow) or {}
 
     def _begin_small(self) -> bool:
         """Write what the small model begins as, if it is something; False if there is no network of half the size."""

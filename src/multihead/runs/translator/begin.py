@@ -288,7 +288,7 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
 def _fit_to_time(choices: Choices, model: NetworkConfig, corpus: CorpusSize, training: TrainingConfig) -> NetworkConfig:
     """The network, or a smaller one where so few updates of it fit into the time that it would learn less."""
     usual = model
-    for _ in range(halvings(choices, model, corpus, training)):
+    for _ in range(halvings(choices, model.architecture, corpus.pairs, training.updates)):
         half = narrow_half_of(model) if isinstance(model, TransformerConfig) else None
         model = half or model
     if model != usual:
@@ -366,7 +366,7 @@ def measure(
     with torch.random.fork_rng():
         network = build_network_for(model, trial)
         average: Average[Network] = Average(network, trial.average, frozen=trial.lora > 0)
-        combination, _ = combine(lambda: new_network(model, trial), trial, processes, asked)
+        combination, _ = processes.broadcast(combine(lambda: new_network(model, trial), trial, processes, asked))
         processes, optimizer = _combined(combination, processes, network, trial)
         stream = prepared.batches(trial, (0, 0))
         ahead = take_ahead(stream, processes, trial.device)
