@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,29 @@ def test_a_state_stays_what_it_was() -> None:
     torch.testing.assert_close((first, after.cache[0].key), kept, atol=0, rtol=0)
     assert torch.equal(graphs.step(tokens, one)[0], first)
     assert len(graphs.buckets) == 1
+
+
+def test_several_threads_search_over_the_same_graphs() -> None:
+    model = model_of()
+    given = [sources_of(3, 4, seed) for seed in range(4)]
+
+    class Slow(Again):
+        def __call__(self, compute: Callable[[], tuple[Tensor, ...]]) -> Any:
+            outputs, replay = super().__call__(compute)
+            return outputs, lambda: (time.sleep(0.001), replay())
+
+    graphs = Graphs(model, Slow())
+
+    @torch.no_grad()
+    def search(stepper: Stepper[Any], place: int) -> Any:
+        return beam_search(stepper, *given[place], SearchTask(SYMBOLS), Search(beam=2, max_length=6))
+
+    expected = [search(model, place) for place in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda place: search(graphs, place), range(4)))
+    assert [[one.tokens for one in row] for rows in found for row in rows] == [
+        [one.tokens for one in row] for rows in expected for row in rows
+    ]
 
 
 @torch.no_grad()

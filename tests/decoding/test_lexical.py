@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead.decoding.beam import beam_search
-from multihead.decoding.lexical import automaton, lexical_beam_search
+from multihead.decoding.lexical import automaton, fewest_symbols, lexical_beam_search, table_size
 from multihead.decoding.restrictions import NoRepeat, Without
 from multihead.decoding.search import Search
 from multihead.decoding.task import SearchTask
@@ -59,6 +60,25 @@ def test_a_state_knows_what_has_appeared_and_what_is_needed(phrases: Sequences, 
         if end < len(written):
             places = {symbol: n for n, symbol in enumerate(made.alphabet, 1)}
             state = int(made.following[state, places.get(written[end], 0)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_phrases, st.integers(0, 9))
+def test_phrases_that_fit_one_after_the_other_need_no_automaton(phrases: Sequences, most: int) -> None:
+    exact, found = int(automaton(phrases).needed[0]), fewest_symbols(phrases, most)
+    assert exact <= found
+    assert (found <= most) == (exact <= most)
+    assert found == exact or found <= most
+    assert automaton(phrases).following.numel() <= table_size(phrases)
+
+
+def test_many_long_phrases_take_a_moment() -> None:
+    phrases = [[tuple(range(10 * number, 10 * number + 5))] for number in range(10)]
+    began = time.process_time()
+    assert int(automaton(phrases).needed[0]) == 50
+    assert time.process_time() - began < 5
+    with pytest.raises(ConfigurationError, match="too many for one sentence"):
+        fewest_symbols([*phrases, *phrases], 1000)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

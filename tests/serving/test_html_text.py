@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multihead.serving import html_text
 from multihead.serving.html_placing import render
 from multihead.serving.html_text import Segment, parse, scan
 from multihead.serving.schema import WordAlignment
@@ -194,6 +195,30 @@ def test_hostile_documents_take_linear_time(repeated: str) -> None:
     assert "".join(token.raw for token in scan(html)) == html
     parse(html)
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    "html",
+    ["<" + "a" * 100_000, "</" + "a" * 100_000, "<!-- " + "a " * 50_000, "a " * 2_500 + "<b></b> " * 30_000,
+     "<i>a</i> " * 2_500, ("<b>" * 40 + "a" + "</b>" * 40 + " ") * 300, "a " * 2_500 + "<!-- --> " * 10_000],
+)  # fmt: skip
+def test_hostile_documents_are_placed_in_linear_time(html: str) -> None:
+    began = time.process_time()
+    assert translated(html) == html
+    assert time.process_time() - began < 10
+
+
+def test_a_comment_without_an_end_takes_the_rest() -> None:
+    for html in ("<!-- a <b>Hund</b>", "a<!-- b"):
+        assert [token.kind for token in scan(html)][-1] == "other"
+        assert "".join(token.raw for token in scan(html)) == html
+    assert parse("<!-- a <b>Hund</b>") == ["<!-- a <b>Hund</b>"]
+
+
+def test_so_many_elements_belong_to_a_segment_and_others_separate_segments() -> None:
+    words = [f"<i>{number}a</i>" for number in range(html_text._MOST + 2)]
+    segments = [part for part in parse(" ".join(words)) if isinstance(part, Segment)]
+    assert [len(segment.elements) for segment in segments] == [html_text._MOST, 0, 0]
 
 
 def test_deep_nesting_is_cut() -> None:

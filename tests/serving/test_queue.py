@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
+from multihead.decoding.lexical import table_size
 from multihead.decoding.search import Search
+from multihead.serving import search_threads
 from multihead.serving.queue import LARGE, BatchKey, Job, SentenceQueue
 from multihead.serving.requests import split_lines
 from multihead.serving.responses import block_diagonal, join_lines
@@ -138,6 +140,20 @@ def test_what_is_put_back_comes_first() -> None:
     in_loop(test)
 
 
+def test_what_was_put_back_before_the_rest_of_its_job_stays() -> None:
+    """A compiled search can fail while the other sentences of the job are still being handed out."""
+
+    def test() -> None:
+        queue = SentenceQueue()
+        queue.register("one")
+        (job,) = jobs(3)
+        queue.put_back(job.sentences[:1])
+        queue.put(job, job.sentences[1:])
+        assert queue.take("one", 0, 64) == job.sentences
+
+    in_loop(test)
+
+
 def test_a_job_waits_in_each_queue_by_itself() -> None:
     """Sentences in the fallback queue stay there while others of the same job wait in the first queue."""
 
@@ -179,6 +195,27 @@ def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Tra
         assert len(thread._batches) == min(kinds, MAX_IDLE_BATCHES)
         for batch in thread._batches.values():
             batch.close()
+
+    in_loop(test)
+
+
+def test_a_batch_has_no_more_tables_of_phrases_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def test() -> None:
+        few, many = [[[1, 2]]], [[[number, number + 1]] for number in range(6)]
+        job = Job(kind(), [[5, 3]] * 5, [], False, [few, [], many, few, many])
+        assert search_threads._select_batch(job.sentences) == job.sentences
+        most = 2 * table_size(many)
+        monkeypatch.setattr(search_threads, "MAX_STATES", most)
+        waiting, batches = job.sentences, []
+        while waiting:
+            batches.append(search_threads._select_batch(waiting))
+            waiting = [sentence for sentence in waiting if sentence not in batches[-1]]
+        assert sorted(sentence.number for batch in batches for sentence in batch) == sorted(
+            sentence.number for sentence in job.sentences
+        )
+        assert len(batches) > 1
+        for batch in batches:
+            assert len(batch) * max(table_size(sentence.phrases) for sentence in batch) <= most
 
     in_loop(test)
 

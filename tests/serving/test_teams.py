@@ -158,6 +158,10 @@ def test_a_run_can_be_anywhere_and_must_be_whole(run: Path, trained: Path, tmp_p
     content = json.loads((run / USES).read_text())
     assert (has_uses(run), has_uses(trained)) == (True, False)
     assert [path.parent for team in read_uses(run) for path in (*team.others, *team.reverse)] == [run] * 6
+    on_windows = (run / USES).read_text().replace(f"{run.as_posix()}/", "C:\\\\runs\\\\own\\\\")
+    (run / USES).write_text(on_windows)
+    assert [path.parent for team in read_uses(run) for path in (*team.others, *team.reverse)] == [run] * 6
+    (run / USES).write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match="--uses is for a finished run"):
         read_uses(trained)
 

@@ -41,6 +41,8 @@ from multihead.errors import ConfigurationError, ShapeError
 Phrase = Sequence[Sequence[int]]
 """The alternatives of a phrase."""
 
+_Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
 _MAX_ENTRIES = 1 << 22
 """Maximum size of the transition table of one sentence."""
 
@@ -64,28 +66,73 @@ def automaton(phrases: Sequence[Phrase]) -> Automaton:
         ConfigurationError: a phrase has no alternatives, an alternative has no symbols, or the table of states would be
             too large.
     """
-    for number, phrase in enumerate(phrases, 1):
-        if not phrase or not all(phrase):
-            raise ConfigurationError(f"phrase {number}: expected one or more alternatives of one or more symbols each")
-    nodes, appeared = _trie(phrases)
-    alphabet = tuple(sorted({symbol for node in nodes for symbol in node}))
+    nodes, appeared, alphabet = _checked(phrases)
     sets = 1 << len(phrases)
-    if len(nodes) * sets * (len(alphabet) + 1) > _MAX_ENTRIES:
-        raise ConfigurationError(
-            f"{len(phrases)} phrases of {len(alphabet)} different symbols are too many for one sentence: give fewer"
-        )
     after = _transitions(nodes, appeared, alphabet)  # [nodes, classes]
     gained = np.array(appeared)[after]  # [nodes, classes]: bits of the phrases that appear with this symbol
     before = np.arange(sets)[None, :, None]
     following = after[:, None] * sets + (before | gained[:, None])  # [nodes, sets, classes]
     following = following.reshape(len(nodes) * sets, -1)
-    # Distance of every state to one with all bits set: shorten it by one symbol per pass until nothing changes.
-    needed = np.where(np.arange(len(following)) % sets == sets - 1, 0, np.iinfo(np.int32).max)
-    while True:
-        nearer = np.minimum(needed, needed[following].min(axis=1) + 1)
-        if (nearer == needed).all():
-            return Automaton(alphabet, torch.from_numpy(following), torch.from_numpy(needed))
-        needed = nearer
+    return Automaton(alphabet, torch.from_numpy(following), torch.from_numpy(_distances(following, len(phrases))))
+
+
+def _distances(following: _Array, phrases: int) -> _Array:
+    """The number of symbols from each state to one with all bits set.
+
+    Bits are never lost, so the sets are done from the largest to the smallest: a state needs those of its own set and
+    of larger ones. Within a set, distances are shortened by one symbol per pass until nothing changes, which takes
+    about as many passes as a phrase has symbols.
+    """
+    sets = np.arange(len(following)) % (1 << phrases)
+    sizes = np.array([number.bit_count() for number in range(1 << phrases)])[sets]
+    needed = np.where(sizes == phrases, 0, np.iinfo(np.int32).max)
+    for size in range(phrases - 1, -1, -1):
+        (own,) = np.nonzero(sizes == size)
+        after = following[own]
+        while True:
+            nearer = np.minimum(needed[own], needed[after].min(axis=1) + 1)
+            if (nearer == needed[own]).all():
+                break
+            needed[own] = nearer
+    return needed
+
+
+def fewest_symbols(phrases: Sequence[Phrase], most: int) -> int:
+    """The minimum number of symbols in which all phrases appear; if it is at most ``most``, a number up to that.
+
+    The shortest alternatives one after the other are an upper bound. The automaton, which takes long with many phrases,
+    is only made where that bound does not fit.
+
+    Raises:
+        ConfigurationError: as `automaton`.
+    """
+    _checked(phrases)
+    bound = sum(min(map(len, phrase)) for phrase in phrases)
+    return bound if bound <= most else int(automaton(phrases).needed[0])
+
+
+def table_size(phrases: Sequence[Phrase]) -> int:
+    """An upper bound of the entries of the table of states."""
+    symbols = sum(len(alternative) for phrase in phrases for alternative in phrase)
+    return (symbols + 1) ** 2 << len(phrases)
+
+
+def _checked(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[int], tuple[int, ...]]:
+    """The trie of phrases (`_trie`) and their symbols.
+
+    Raises:
+        ConfigurationError: as `automaton`.
+    """
+    for number, phrase in enumerate(phrases, 1):
+        if not phrase or not all(phrase):
+            raise ConfigurationError(f"phrase {number}: expected one or more alternatives of one or more symbols each")
+    nodes, appeared = _trie(phrases)
+    alphabet = tuple(sorted({symbol for node in nodes for symbol in node}))
+    if len(nodes) * (len(alphabet) + 1) << len(phrases) > _MAX_ENTRIES:
+        raise ConfigurationError(
+            f"{len(phrases)} phrases of {len(alphabet)} different symbols are too many for one sentence: give fewer"
+        )
+    return nodes, appeared, alphabet
 
 
 def _trie(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[int]]:
@@ -105,9 +152,7 @@ def _trie(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[int]]:
     return nodes, appeared
 
 
-def _transitions(
-    nodes: list[dict[int, int]], appeared: list[int], alphabet: tuple[int, ...]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _transitions(nodes: list[dict[int, int]], appeared: list[int], alphabet: tuple[int, ...]) -> _Array:
     """The node after each class of symbols, breadth first; adds to ``appeared`` the phrases that end at suffixes."""
     after = np.zeros((len(nodes), len(alphabet) + 1), dtype=np.int64)
     suffix = [0] * len(nodes)  # the node of the longest proper suffix

@@ -12,6 +12,7 @@ device knows.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -87,6 +88,7 @@ class Graphs:
         self.model = model
         self._capture, self._most = CudaCapture() if capture is None else capture, most
         self._made: OrderedDict[Bucket, _Graph] = OrderedDict()
+        self._lock = threading.Lock()
         self._where: tuple[int, ...] = ()
 
     @property
@@ -105,10 +107,11 @@ class Graphs:
         autocast = torch.is_autocast_enabled(tokens.device.type)
         if self.model.training or torch.is_grad_enabled() or autocast or not state.rows:
             return self.model.step(tokens, state)
-        graph = self._of(Bucket.of(state), state)
-        graph.fill(tokens, state)
-        graph.replay()
-        return graph.read(state)
+        with self._lock:  # the graphs share their tensors and memory, and a server searches in several threads
+            graph = self._of(Bucket.of(state), state)
+            graph.fill(tokens, state)
+            graph.replay()
+            return graph.read(state)
 
     def step_attending(
         self, tokens: Int[Tensor, " rows"], state: TransformerState

@@ -38,9 +38,11 @@ _KEPT_BLOCKS = frozenset(["pre", "script", "style", "template", "textarea"])
 
 _DEEPEST = 50
 """Maximum nesting of inline elements; deeper ones separate segments."""
+_MOST = 500
+"""Maximum inline elements between two block tags; further ones separate segments. Each is compared with all words."""
 
-_TAG = re.compile(r"""</?([a-zA-Z][^\s/>]*)(?>[^>"']|"[^"]*"|'[^']*')*+>""")
-_SIMPLE_TAG = re.compile(r"</?([a-zA-Z][^\s/>]*)[^>]*>")
+_TAG = re.compile(r"""</?([a-zA-Z][^\s/>]*+)(?>[^>"']|"[^"]*"|'[^']*')*+>""")
+_SIMPLE_TAG = re.compile(r"</?([a-zA-Z][^\s/>]*+)[^>]*+>")
 _NO_TRANSLATION = re.compile(
     r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*(?:notranslate\b|"[^"]*\bnotranslate\b|'[^']*\bnotranslate\b))""",
     re.IGNORECASE,
@@ -71,7 +73,8 @@ def scan(html: str) -> Iterator[Token]:
         if tag is not None:
             end, kind, name = tag.end(), "end" if html[place + 1] == "/" else "start", tag[1].lower()
         elif html.startswith("<!--", place):
-            end, kind, name = html.find("-->", place + 4) + 3, "other", ""
+            close = html.find("-->", place + 4)
+            end, kind, name = close + 3 if close >= 0 else 0, "other", ""
         elif html[place + 1 : place + 2] in ("!", "?", "/"):
             end, kind, name = html.find(">", place) + 1, "other", ""
         elif re.match(r"</?[a-zA-Z]", html[place : place + 3]):
@@ -85,8 +88,8 @@ def scan(html: str) -> Iterator[Token]:
         yield Token(html[place:end], kind, name)
         place = text = end
         if kind == "start" and name in _RAW:
-            close = re.compile(f"</{name}(?=[\\s/>])", re.IGNORECASE).search(html, place)
-            text = place = len(html) if close is None else close.start()
+            closing = re.compile(f"</{name}(?=[\\s/>])", re.IGNORECASE).search(html, place)
+            text = place = len(html) if closing is None else closing.start()
             if end < place:
                 yield Token(html[end:place], "other")
     if text < len(html):
@@ -169,11 +172,12 @@ def _split(run: Sequence[Token]) -> Iterator[tuple[bool, list[Token]]]:
     """Split a run at the tags that have no partner, or whose element contains such a tag."""
     partners: dict[int, int] = {}
     opened: list[int] = []
-    lonely = [0] * len(run)
+    lonely, elements = [0] * len(run), 0
     for place, token in enumerate(run):
-        if token.kind == "start" and token.name in _INLINE and len(opened) < _DEEPEST:
+        elements += token.kind not in ("text", "end")
+        if token.kind == "start" and token.name in _INLINE and len(opened) < _DEEPEST and elements <= _MOST:
             opened.append(place)
-        elif token.kind == "start" and token.name in _INLINE:
+        elif token.kind not in ("text", "end") and (elements > _MOST or token.name in _INLINE):
             lonely[place] = 1
         elif token.kind == "end":
             if opened and run[opened[-1]].name == token.name:
@@ -225,7 +229,7 @@ def _segment(tokens: Sequence[Token]) -> Segment | None:
             stack[-1].children.append(element)
             if token.kind == "start" and token.name in _INLINE:
                 stack.append(element)
-            elif not token.raw.startswith("<!--"):
+            else:
                 point, last = element, len(text)
     if not any(map(str.isalpha, text)):
         return None

@@ -149,7 +149,7 @@ class SentenceQueue:
         sentences = job.sentences if sentences is None else sentences
         with self._changed:
             if sentences:
-                self._jobs[job] = deque(sentences)
+                self._jobs.setdefault(job, deque()).extend(sentences)  # a search may have put some back before
                 self._changed.notify_all()
 
     def put_back(self, sentences: Sequence[Sentence]) -> None:

@@ -20,7 +20,7 @@ from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies
 from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.serving.error_responses import ApiError
-from multihead.serving.queue import Job
+from multihead.serving.queue import Job, Sentence
 from multihead.serving.requests import PreparedRequest, TextLine
 from multihead.serving.schema import (
     Alternative,
@@ -73,17 +73,22 @@ class SentenceResult:
     verdict: GuardedTranslation | None = None
 
 
+def search_placeholders(prepared: PreparedRequest, job: Job, translator: Translator, part: slice) -> list[Sentence]:
+    """Search sentences of a slice again in which a placeholder is missing or written twice."""
+    from multihead.translating.copying import with_placeholders
+
+    asked = TranslationRequest(prepared.key.search, n_best=prepared.key.n_best)
+    for place in range(*part.indices(len(job.sentences))):
+        sentence, row, text = job.sentences[place], prepared.rows[place], prepared.sentences[place]
+        own = Constraints([prepared.prefix] if prepared.prefix else [], prepared.phrases[place : place + 1])
+        (sentence.hypotheses,) = with_placeholders(translator, [sentence.hypotheses], [row[:-1]], [text], asked, own)
+    return job.sentences[part]
+
+
 def collect_results(prepared: PreparedRequest, job: Job, translator: Translator) -> list[SentenceResult]:
     """Decode the hypotheses of every sentence of a finished job."""
     results = []
-    for place, (sentence, row, text) in enumerate(zip(job.sentences, prepared.rows, prepared.sentences, strict=True)):
-        if translator.bundle.target_tokenizer.copied:
-            from multihead.translating.copying import with_placeholders
-
-            own = Constraints([prepared.prefix] if prepared.prefix else [], prepared.phrases[place : place + 1])
-            asked = TranslationRequest(prepared.key.search, n_best=prepared.key.n_best)
-            found = with_placeholders(translator, [sentence.hypotheses], [row[:-1]], [text], asked, own)
-            (sentence.hypotheses,) = found
+    for sentence, row, text in zip(job.sentences, prepared.rows, prepared.sentences, strict=True):
         translations = [translator.translation_of(one, len(row), text) for one in sentence.hypotheses]
         results.append(SentenceResult(translations, list(sentence.hypotheses[0].tokens)))
     return results

@@ -79,6 +79,9 @@ class ActiveRequest:
         """
         prepared, model = self.prepared, self.model
         request, translator = prepared.request, model.translator
+        if translator.bundle.target_tokenizer.copied:
+            again = partial(responses.search_placeholders, prepared, self.job, translator)
+            await model.run_in_slices(again, [float(len(row)) for row in prepared.rows])
         results = await _run(request, partial(responses.collect_results, prepared, self.job, translator))
         if model.weights is not None:
             choose = partial(responses.choose_results, prepared, self.job, results, translator, model.weights)
@@ -367,12 +370,9 @@ class Scheduler:
 
 
 async def _run(request: ApiRequest, function: Callable[[], T]) -> T:
-    """Call a function whose time grows with the request, in a thread if the request is large."""
+    """Call a function whose time grows with the request, in a thread if the request is large or has a glossary."""
     size = (sum(map(len, request.texts)) + len(request.prefix or "")) * request.n_best
-    if request.glossary:
-        phrases = sum(len(term) + sum(map(len, wanted)) for term, wanted in request.glossary.items())
-        size = (size + phrases) * len(request.glossary)
-    return function() if size <= _INLINE_SIZE else await asyncio.to_thread(function)
+    return function() if size <= _INLINE_SIZE and not request.glossary else await asyncio.to_thread(function)
 
 
 def _retrieve_exception(future: asyncio.Future[Any]) -> None:

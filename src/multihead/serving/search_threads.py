@@ -26,6 +26,7 @@ from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.lexical import table_size
 from multihead.decoding.restrictions import Restriction, Rows
 from multihead.decoding.search import Symbols
 from multihead.decoding.task import SearchTask
@@ -45,6 +46,9 @@ MAX_IDLE_BATCHES = 4
 
 MAX_ROWS = 256
 """Maximum hypotheses of an uncompiled batch."""
+
+MAX_STATES = 1 << 22
+"""Maximum entries of the tables of required phrases in an uncompiled batch (`decoding.lexical`): 64 MB."""
 
 LENGTH_MARGIN = 64
 """An uncompiled batch holds sources of at most twice the first one's length plus so many tokens."""
@@ -232,12 +236,15 @@ def _select_batch(sentences: Sequence[Sentence]) -> list[Sentence]:
     first = sentences[0]
     if first.isolated:
         return [first]
-    longest = 2 * len(first.ids) + LENGTH_MARGIN
-    return [
-        one
-        for one in sentences
-        if one is first or (one.job.key == first.job.key and not one.isolated and len(one.ids) <= longest)
-    ]
+    longest, largest = 2 * len(first.ids) + LENGTH_MARGIN, table_size(first.phrases)
+    batch = [first]
+    for one in sentences:
+        fits = one is not first and one.job.key == first.job.key and not one.isolated and len(one.ids) <= longest
+        table = max(largest, table_size(one.phrases)) if fits else 0  # each has as much room as the largest one
+        if fits and table * (len(batch) + 1) <= MAX_STATES:
+            batch.append(one)
+            largest = table
+    return batch
 
 
 class _BatchCancelledError(Exception):

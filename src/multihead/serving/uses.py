@@ -7,7 +7,7 @@ it. The models are those of the run, wherever its folder is now.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError, InputError
@@ -78,8 +78,8 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
 
 
 def _model(run: Path, value: str) -> Path:
-    """A model of the run, or its datastore; the path is that at the time of the training."""
-    found = run / Path(value).name
+    """A model of the run, or its datastore; the path is that at the time of the training, perhaps on Windows."""
+    found = run / PureWindowsPath(value).name
     if not found.is_dir():
         raise FormatError(f"{run / USES}: names the model {found.name}, which is not in {run}: copy the run again")
     return found

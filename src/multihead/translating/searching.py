@@ -159,13 +159,13 @@ class RoomError(ConfigurationError):
 
 def check_room(constraints: Constraints, limits: Sequence[int | None]) -> None:
     """Raise RoomError if a constraint does not fit into its length limit; None: a text that is not translated."""
-    from multihead.decoding.lexical import automaton
+    from multihead.decoding.lexical import fewest_symbols
 
     for place, limit in enumerate(limits):
         if limit is None:
             continue
         needs = {"prefix": len(constraints.prefixes[place]) if constraints.prefixes else 0}
-        needs["phrases"] = int(automaton(constraints.phrases[place]).needed[0]) if constraints.phrases else 0
+        needs["phrases"] = fewest_symbols(constraints.phrases[place], limit - 1) if constraints.phrases else 0
         for name, needed in needs.items():
             if needed >= limit:
                 raise RoomError(place, name, needed + 1, limit)
