@@ -144,6 +144,19 @@ def test_gumbel_becomes_one_hot_as_it_cools_and_hard_has_the_soft_gradient() -> 
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_large_gradient_of_the_entropy_stays_finite_where_keys_are_masked(dtype: torch.dtype) -> None:
+    values = scores().to(dtype).requires_grad_()
+    allowed = torch.tensor([True, False, True, True, False]).expand(3, 4, 5)
+    (1000.0 * entropy(values, allowed).sum()).backward()
+    kept = values.detach()[..., [0, 2, 3]].requires_grad_()
+    (1000.0 * entropy(kept).sum()).backward()
+    assert values.grad is not None
+    assert kept.grad is not None
+    torch.testing.assert_close(values.grad[..., [0, 2, 3]], kept.grad, rtol=0.02, atol=2.0)
+    assert (values.grad[..., [1, 4]] == 0).all()
+
+
 def test_log_prob_and_entropy_are_those_of_the_softmax() -> None:
     values, allowed = scores(), mask()
     weights = Sample()(values, allowed, generator=seeded())

@@ -240,6 +240,19 @@ def test_biases_are_added_and_minus_infinity_is_a_mask() -> None:
             torch.testing.assert_close(alibi, attention(*tensors, bias=dense, need_weights=need_weights)[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_bias_below_the_range_of_a_half_type_forbids(dtype: torch.dtype, need_weights: bool) -> None:
+    tensors = tuple(tensor.detach().to(dtype) for tensor in inputs())
+    attention = made("scaled dot").to(dtype)
+    bias = torch.zeros(QUERIES, KEYS)
+    bias[1], bias[2, 2:] = torch.finfo(torch.float32).min, torch.finfo(torch.float32).min
+    seen = bias == 0
+    hidden = attention(*tensors, bias=bias, need_weights=need_weights)[0]
+    assert (hidden[:, 1] == 0).all()
+    torch.testing.assert_close(hidden, attention(*tensors, mask=Dense(seen), need_weights=need_weights)[0])
+
+
 def test_dropout_is_on_the_weights_and_only_in_training() -> None:
     query, key, value = inputs()
     attention = Attention(Dot(), dropout=0.5)
@@ -287,6 +300,8 @@ def test_what_does_not_fit_is_named(unchecked: None) -> None:
             attention(query, key, value, mask=Dense(torch.ones(1, 2, 4, 6, dtype=torch.bool)))
         with pytest.raises(ShapeError, match=r"bias has shape \[4, 5\]"):
             attention(query, key, value, bias=torch.zeros(4, 5))
+        with pytest.raises(MaskError, match=r"bias of torch.bool"):
+            attention(query, key, value, bias=torch.ones(4, 6, dtype=torch.bool))
         with pytest.raises(ShapeError, match="8 heads"):
             attention(query, key, value, bias=ALiBi(8))
     with pytest.raises(ConfigurationError, match="dropout=1"):

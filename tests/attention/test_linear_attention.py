@@ -123,8 +123,23 @@ def test_half_types_empty_axes_and_other_features() -> None:
     assert (underflow == 0).all()
 
 
+def test_under_autocast_it_is_computed_in_float32_too() -> None:
+    tensors = inputs(dtype=torch.float32)
+    for mask in (None, Causal()):
+        expected = linear_attention(*tensors, mask=mask)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(linear_attention(*tensors, mask=mask), expected)
+            output, state = linear_attention_step(*tensors)
+    assert state.memory.dtype == torch.float32
+    assert torch.equal(output, expected)
+
+
 def test_what_does_not_fit_is_named(unchecked: None) -> None:
     query, key, value = inputs()
+    with pytest.raises(MaskError, match="mask is a Tensor"):
+        linear_attention(query, key, value, mask=torch.ones(7, 7, dtype=torch.bool))  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="lengths of 3 sentences, the batch 2"):
+        linear_attention(query, key, value, mask=Padding([1, 2, 3]))
     for mask in (SlidingWindow(2), Causal(align="start"), ~Padding([1, 2])):
         with pytest.raises(MaskError, match="takes Padding, Causal"):
             linear_attention(query, key, value, mask=mask)

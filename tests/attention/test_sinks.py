@@ -181,6 +181,11 @@ def test_registers_are_tokens_of_the_sequence(lengths: list[int] | Tensor) -> No
 
 def test_what_does_not_fit_is_named(unchecked: None) -> None:
     query, key, value, _ = inputs()
+    for bias in (torch.ones(7, 7, dtype=torch.bool), torch.ones(7, 7, dtype=torch.long)):
+        with pytest.raises(MaskError, match="bias"):
+            sink_attention(query, key, value, torch.zeros(4), bias=bias)
+    with pytest.raises(MaskError, match="mask"):
+        sink_attention(query, key, value, torch.zeros(4), mask=torch.ones(7, 7, dtype=torch.bool))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"sink has shape \[3\].*4 heads"):
         sink_attention(query, key, value, torch.zeros(3))
     for count in (-1, 1.5, True):

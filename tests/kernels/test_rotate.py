@@ -33,6 +33,13 @@ def test_it_is_rotary_by_halves(dtype: torch.dtype, batch: int, length: int) -> 
     torch.testing.assert_close(heads_of(rotated), rotary(heads_of(x), layout="halves"), rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1)])
+def test_of_a_single_position_or_sentence_the_stride_says_nothing(shape: tuple[int, int]) -> None:
+    x = torch.randn(*shape, HEADS * DIM).transpose(0, 1)
+    turns = turns_of(torch.arange(3, 3 + x.shape[1]))
+    assert torch.equal(rotate(x, turns), rotate(x.clone(memory_format=torch.contiguous_format), turns))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("batch", "length"), SHAPES)
 def test_compiled_and_plain_are_equal(

@@ -252,7 +252,10 @@ def entropy(
     scores: Float[Tensor, "batch query key"], mask: Bool[Tensor, "#batch #query #key"] | None = None
 ) -> Float[Tensor, "batch query"]:
     """H = -sum_n p_n log p_n of softmax(s), in nats; 0 for a query that may attend to nothing."""
-    return -(masked_softmax(scores, mask) * _log_softmax(scores, mask)).sum(-1)
+    logs = _log_softmax(scores, mask)
+    # Without the fill, the gradient of a weight that is 0 would be infinite, and that of its score NaN.
+    logs = logs if mask is None else logs.masked_fill(~mask, 0)
+    return -(masked_softmax(scores, mask) * logs).sum(-1)
 
 
 def reinforce_loss(

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, AlignmentName, Softmax, build_alignment, entropy, log_prob
-from multihead.attention.backends.call import Sizes, check_dropout
+from multihead.attention.backends.call import Sizes, check_dropout, check_floats
 from multihead.attention.backends.sdpa import lower
 from multihead.attention.biases import Bias
 from multihead.attention.functional import attention
@@ -165,7 +165,7 @@ def masked_scores(
 
     Raises:
         ShapeError: mask or bias do not match the scores.
-        MaskError: the mask is not a `Mask`.
+        MaskError: the mask is not a `Mask`, or the bias holds no floats.
     """
     _check_mask(mask)
     allowed = lower(mask, Sizes(scores.shape[0], 1, *scores.shape[1:]), scores.device, native_causal=False).mask
@@ -177,8 +177,9 @@ def masked_scores(
             raise ShapeError(f"the bias {bias!r} has {bias.heads} heads, but this attention has one")
         bias = bias.dense(scores.shape[1], scores.shape[2], scores.dtype, scores.device).squeeze(1)
     _check_bias(bias, scores)
+    bias = bias.to(scores.dtype)  # of half types, what is very negative becomes -inf: it forbids, too
     finite = ~torch.isneginf(bias).view(-1, *bias.shape[-2:])
-    return scores + bias.to(scores.dtype), finite if allowed is None else allowed & finite
+    return scores + bias, finite if allowed is None else allowed & finite
 
 
 def hide_padding(mask: Mask | None, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -236,6 +237,7 @@ def _check_mask(mask: object) -> None:
 
 
 def _check_bias(bias: Tensor, scores: Tensor) -> None:
+    check_floats(bias)
     shape, full = bias.shape, scores.shape
     if not 2 <= bias.dim() <= 3 or any(
         size != 1 and size != want for size, want in zip(reversed(shape), reversed(full), strict=False)

@@ -79,8 +79,24 @@ def linear_attention(
     """
     causal, paddings = _split(mask)
     _check(query, key, value)
+    if causal and query.shape[2] != key.shape[2]:
+        raise ShapeError(
+            f"causal linear attention has as many queries as keys, got {query.shape[2]} and {key.shape[2]}: for new "
+            "positions after a prefix call linear_attention_step with its state"
+        )
+    for padding in paddings:
+        if len(padding.lengths) not in (1, query.shape[0]):
+            raise ShapeError(f"the mask has lengths of {len(padding.lengths)} sentences, the batch {query.shape[0]}")
     dtype = query.dtype
     query, key, value = (at_least_float32(t) for t in (query, key, value))
+    with torch.autocast(query.device.type, enabled=False):
+        return _whole(query, key, value, causal, paddings, feature_map).to(dtype)
+
+
+def _whole(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, paddings: list[Padding], feature_map: FeatureMap
+) -> Tensor:
+    """Linear attention of whole sequences, in the type of its arguments."""
     words = [padding.words(key.shape[2], key.device).transpose(2, 3) for padding in paddings]
     query_words = [padding.query_words(query.shape[2], query.device) for padding in paddings]
     real = [queries for queries in query_words if queries is not None]
@@ -89,13 +105,8 @@ def linear_attention(
     value = _hide(value, words)
     if not causal:
         memory, total = features.transpose(2, 3) @ value, features.sum(2)
-        return _divide(queries @ memory, queries @ total.unsqueeze(-1)).to(dtype)
-    if query.shape[2] != key.shape[2]:
-        raise ShapeError(
-            f"causal linear attention has as many queries as keys, got {query.shape[2]} and {key.shape[2]}: for new "
-            "positions after a prefix call linear_attention_step with its state"
-        )
-    return _causal(queries, features, value, None)[0].to(dtype)
+        return _divide(queries @ memory, queries @ total.unsqueeze(-1))
+    return _causal(queries, features, value, None)[0]
 
 
 def linear_attention_step(
@@ -126,7 +137,8 @@ def linear_attention_step(
         raise ShapeError(f"each new position has a query and a key, got {query.shape[2]} and {key.shape[2]}")
     dtype = query.dtype
     query, key, value = (at_least_float32(t) for t in (query, key, value))
-    output, state = _causal(feature_map(query), feature_map(key), value, state)
+    with torch.autocast(query.device.type, enabled=False):
+        output, state = _causal(feature_map(query), feature_map(key), value, state)
     return output.to(dtype), state
 
 
@@ -157,6 +169,8 @@ def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def _split(mask: Mask | None) -> tuple[bool, list[Padding]]:
+    if mask is not None and not isinstance(mask, Mask):
+        raise MaskError(f"the mask is a {type(mask).__name__}; linear attention takes Padding, Causal() or both")
     parts = () if mask is None else mask.conjuncts
     paddings = [part for part in parts if isinstance(part, Padding)]
     others = [part for part in parts if not isinstance(part, (Padding, Causal))]

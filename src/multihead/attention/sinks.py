@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import dense_bias
+from multihead.attention.backends.call import dense_bias, describe_call
 from multihead.attention.biases import Bias, ScoreRule
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask, Padding, Rule
@@ -68,6 +68,7 @@ def sink_attention(
     heads, kv_len = query.shape[1], key.shape[2]
     if sink.shape != (heads,):
         raise ShapeError(f"the sink has shape {list(sink.shape)}; give one logit for each of the {heads} heads")
+    describe_call(query, key, value, mask=mask, bias=bias, dropout_p=dropout_p)  # before both are put together
     if mask is not None:
         query, key, value = KnownPadding(mask).hide(query, key, value)
     logits = sink.to(query.dtype)

@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
+from torch.autograd.function import once_differentiable
 
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels import products, soft_targets
@@ -374,10 +375,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if bias is None or grad_bias is None else grad_bias.to(bias.dtype),
         )
-        ctx.mark_non_differentiable(correct)
-        return sums[0], sums[1].detach(), correct, *(part.detach() for part in sums[2:])
+        total, nll, *others = (part.clone() for part in sums)  # an output that is a view of another gets gradients
+        ctx.mark_non_differentiable(nll, correct, *others)
+        return total, nll, correct, *others
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
         found = [None if gradient is None else gradient * scale for gradient in ctx.saved_tensors]

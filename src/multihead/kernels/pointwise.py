@@ -363,9 +363,11 @@ class _Rotate(torch.autograd.Function):
         (batch, length, width), (places, dim) = x.shape, turns.shape
         if x.stride(-1) != 1 or (batch > 1 and x.stride(0) != length * x.stride(1)) or x.is_neg():
             x = x.resolve_neg().contiguous()
+        # A part of wider rows is not copied. Of a single position, or a single sentence, the stride says nothing.
+        step = x.stride(1) if length > 1 else x.stride(0) if batch > 1 else width
         y = torch.empty(x.shape, dtype=x.dtype)
         status = library.rotate(
-            *(x.data_ptr(), x.stride(1) if batch * length > 1 else width),  # a part of wider rows is not copied
+            *(x.data_ptr(), step),
             *(pointer(y, x.numel(), x.dtype), TYPES[x.dtype], pointer(turns, places * dim, torch.float32)),
             *(batch * length, width, dim, places, back, thread_count()),
         )

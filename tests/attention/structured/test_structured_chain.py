@@ -151,6 +151,17 @@ def test_empty_batches_and_sentences() -> None:
     assert chain_marginals(torch.zeros(2, 0, 2), torch.zeros(2, 2)).shape == (2, 0, 2)
     assert chain_log_partition(torch.zeros(2, 0, 2), torch.zeros(2, 2)).tolist() == [0, 0]
     assert chain_marginals(torch.zeros(2, 3, 2).bfloat16(), torch.zeros(2, 2).bfloat16()).dtype == torch.bfloat16
+    draw = torch.Generator().manual_seed(1)
+    unary, transition = (torch.randn(*size, generator=draw).half() for size in ((2, 3, 2), (2, 2)))
+    segment, lengths = torch.randn(2, 3, 2, 2, generator=draw).half(), torch.tensor([3, 1])
+    for function, scores in (
+        (chain_marginals, unary),
+        (chain_log_partition, unary),
+        (semi_markov_marginals, segment),
+        (semi_markov_log_partition, segment),
+    ):
+        expected = function(scores.float(), transition.float(), lengths)  # type: ignore[operator]
+        torch.testing.assert_close(function(scores, transition, lengths), expected.half())  # type: ignore[operator]
 
 
 def cuts(length: int, width: int) -> Iterator[list[int]]:

@@ -266,6 +266,11 @@ def test_empty_batches_half_types_and_no_words() -> None:
     assert tree_marginals(torch.zeros(2, 1, 1)).tolist() == [[[0]], [[0]]]
     assert tree_log_partition(torch.zeros(2, 1, 1)).tolist() == [0, 0]
     assert tree_marginals(torch.zeros(2, 3, 3).bfloat16()).dtype == torch.bfloat16
+    arcs = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(1)).half()
+    for options in ({}, {"projective": True}, {"multiroot": True}):
+        torch.testing.assert_close(tree_marginals(arcs, **options), tree_marginals(arcs.float(), **options).half())
+        found = tree_log_partition(arcs, **options)
+        torch.testing.assert_close(found, tree_log_partition(arcs.float(), **options).half())
 
 
 def test_what_does_not_fit_is_named(unchecked: None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from multihead.attention import Causal, Dense, Padding
+from multihead.attention import Causal, Dense, MaskFunction, Padding
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import ConfigurationError
@@ -323,6 +323,17 @@ def test_our_masks_are_pytorchs_turned_round(options: str, need_weights: bool) -
     for call, expected in equals:
         got = run(ours, tensors, need_weights=need_weights, **call)
         same(got, run(ours, tensors, need_weights=need_weights, **expected))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_rule_knows_its_sentence_and_head_beside_added_keys(need_weights: bool) -> None:
+    _, ours = pair(add_zero_attn=True, batch_first=True)
+    tensors = inputs(ours)
+    rule = MaskFunction(lambda b, h, q, k: k <= q % 2 + b + h)
+    dense = rule.dense(QUERIES, KEYS, batch=BATCH, heads=HEADS)
+    for ruled, given in ((rule, dense), (rule & Padding([5, 1, 3]), dense & Padding([5, 1, 3]).dense(QUERIES, KEYS))):
+        got = run(ours, tensors, need_weights=need_weights, mask=ruled)
+        same(got, run(ours, tensors, need_weights=need_weights, mask=Dense(given)))
 
 
 def test_static_keys_and_values() -> None:

@@ -279,16 +279,21 @@ def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
     return f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
 
 
-def _check_bias(bias: Tensor | Bias, sizes: Sizes) -> None:
-    if isinstance(bias, Bias):
-        if bias.heads != sizes.heads:
-            raise ShapeError(f"the bias {bias!r} has {bias.heads} heads, the query {sizes.heads}")
-        return
+def check_floats(bias: Tensor) -> None:
+    """Raise MaskError if a bias holds no floats."""
     if not bias.is_floating_point():
         raise MaskError(
             f"got a bias of {bias.dtype}; a bias is added to the scores and holds floats. A boolean tensor, True = "
             "may attend, is a mask: write mask=Dense(bias)"
         )
+
+
+def _check_bias(bias: Tensor | Bias, sizes: Sizes) -> None:
+    if isinstance(bias, Bias):
+        if bias.heads != sizes.heads:
+            raise ShapeError(f"the bias {bias!r} has {bias.heads} heads, the query {sizes.heads}")
+        return
+    check_floats(bias)
     if bias.dim() not in (2, 4):
         raise ShapeError(
             f"the bias has shape {list(bias.shape)}; write bias[:, None] if it is [batch, queries, keys], "

@@ -38,7 +38,7 @@ class Intervals(NamedTuple):
         """Broadcast to [rows or 1, q_len] and clip to the keys that exist; empty intervals become [0, 0)."""
         low, high = np.clip(self.low, 0, kv_len), np.clip(self.high, 0, kv_len)
         shape = np.broadcast_shapes(low.shape, high.shape)
-        shape = (rows if shape[0] > 1 else 1, q_len)
+        shape = (rows if shape[0] != 1 else 1, q_len)
         empty = np.broadcast_to(high <= low, shape)
         return Intervals(
             np.where(empty, 0, np.broadcast_to(low, shape)), np.where(empty, 0, np.broadcast_to(high, shape))

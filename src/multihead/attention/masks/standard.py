@@ -86,11 +86,11 @@ class Padding(Mask):
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:  # noqa: ARG002
         """k < lengths[b], and q < q_lengths[b] if those are given."""
         device = self.device if device is None else device
-        lengths = self.lengths.to(device)
+        lengths, many = self.lengths.to(device), int(len(self.lengths) > 1)  # a single length is that of every sentence
         if self.q_lengths is None:
-            return lambda b, h, q, k: k < lengths[b]  # noqa: ARG005
+            return lambda b, h, q, k: k < lengths[b * many]  # noqa: ARG005
         q_lengths = self.q_lengths.to(device)
-        return lambda b, h, q, k: (k < lengths[b]) & (q < q_lengths[b])  # noqa: ARG005
+        return lambda b, h, q, k: (k < lengths[b * many]) & (q < q_lengths[b * many])  # noqa: ARG005
 
     def dense(
         self,
@@ -338,7 +338,8 @@ class PrefixLM(Mask):
         """k < lengths[b], or k <= q + offset."""
         device = self.device if device is None else device
         lengths, offset = self.lengths.to(device), _captured(kv_len - q_len, device)
-        return lambda b, h, q, k: (k < lengths[b]) | (k <= q + offset)  # noqa: ARG005
+        many = int(len(self.lengths) > 1)
+        return lambda b, h, q, k: (k < lengths[b * many]) | (k <= q + offset)  # noqa: ARG005
 
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
         """[0, max(prefix, q + offset + 1)), if the prefixes are known on the host."""

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import HALF_TYPES, at_least_float32
 from multihead.attention.masks import sequence_mask
 from multihead.attention.structured.partition import IMPOSSIBLE, Family, Trace, log_partition, log_sum
 from multihead.errors import ShapeError
@@ -104,6 +104,8 @@ def _solve(unary: Tensor, transition: Tensor, present: Tensor | None) -> tuple[T
         )
     if batch == 0 or length == 0:
         return unary.sum((1, 2)), unary
+    dtype = unary.dtype
+    unary, transition = at_least_float32(unary), at_least_float32(transition)  # float16 has no IMPOSSIBLE
     scores = unary.permute(1, 2, 0).clamp(min=IMPOSSIBLE).contiguous()
     # Subtracting a constant from all states of a position changes no marginal and keeps more digits of float32.
     largest = scores.detach().amax(1, keepdim=True)
@@ -117,7 +119,7 @@ def _solve(unary: Tensor, transition: Tensor, present: Tensor | None) -> tuple[T
     log_z = torch.where(possible, log_z + largest.sum((0, 1)), -torch.inf)
     if present is not None:
         log_z = torch.where(present.any(1), log_z, 0)
-    return log_z, marginals.permute(2, 0, 1)
+    return log_z.to(dtype), marginals.permute(2, 0, 1).to(dtype)
 
 
 def _factors(arrivals: Tensor, transition: Tensor, present: Tensor | None) -> Tensor:
@@ -283,10 +285,11 @@ def semi_markov_log_partition(
         ShapeError: the shapes of the tensors do not match.
     """
     log_z = _semi_markov_log_z(segment, transition, lengths)
-    return log_z.masked_fill(log_z < IMPOSSIBLE / 2, -torch.inf)
+    return log_z.masked_fill(log_z < IMPOSSIBLE / 2, -torch.inf).to(segment.dtype)
 
 
 def _semi_markov_log_z(segment: Tensor, transition: Tensor, lengths: Tensor | None) -> Tensor:
+    """At least in float32; `IMPOSSIBLE` for a sentence without a segmentation."""
     if segment.dim() != 4 or transition.shape != (segment.shape[3], segment.shape[3]):
         raise ShapeError(
             f"segment has shape {list(segment.shape)} and transition {list(transition.shape)}, expected "
@@ -307,7 +310,7 @@ def _semi_markov_log_z(segment: Tensor, transition: Tensor, lengths: Tensor | No
         ends.append((torch.stack(starts[-1 : -width - 1 : -1], 1) + ending[:, position]).logsumexp(1))
         starts.append((ends[-1].unsqueeze(2) + moves).logsumexp(1))
     totals = [torch.zeros_like(impossible[:, 0]), *(alpha.logsumexp(1) for alpha in ends)]
-    return torch.stack(totals, 1).gather(1, lengths.to(segment.device).unsqueeze(1)).squeeze(1).to(segment.dtype)
+    return torch.stack(totals, 1).gather(1, lengths.to(segment.device).unsqueeze(1)).squeeze(1)
 
 
 def _index_by_end(segment: Tensor) -> Tensor:

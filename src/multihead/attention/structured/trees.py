@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from multihead.attention.backends.call import at_least_float32
 from multihead.attention.masks import sequence_mask
 from multihead.attention.structured.eisner import Eisner
 from multihead.attention.structured.matrix_tree import Elimination
@@ -97,6 +98,7 @@ def _solve(arc: Tensor, present: Tensor | None, projective: bool, multiroot: boo
     batch, nodes, _ = arc.shape
     if batch == 0 or nodes == 1:
         return arc.new_zeros(batch), arc * 0
+    dtype, arc = arc.dtype, at_least_float32(arc)  # float16 has no IMPOSSIBLE
     arcs, forced = _forbid(arc.permute(1, 2, 0).contiguous(), present)
     # Each word has one head, so subtracting a constant from all of its heads changes no marginal and keeps more digits.
     largest = arcs.detach().amax(0)
@@ -112,7 +114,8 @@ def _solve(arc: Tensor, present: Tensor | None, projective: bool, multiroot: boo
         log_z, marginals = log_partition(Elimination(multiroot), _reorder(arcs, order))
         marginals = _reorder(marginals, order)
     marginals = marginals.masked_fill(~possible if forced is None else ~possible | forced, 0)
-    return torch.where(possible, log_z + largest.sum(0), -torch.inf), marginals.permute(2, 0, 1)
+    log_z = torch.where(possible, log_z + largest.sum(0), -torch.inf)
+    return log_z.to(dtype), marginals.permute(2, 0, 1).to(dtype)
 
 
 def _forbid(arcs: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor | None]:

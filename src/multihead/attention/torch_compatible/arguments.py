@@ -185,5 +185,5 @@ def _check_key_padding(key_padding_mask: Tensor, sizes: Sizes) -> None:
 
 
 def _with_extra_keys(condition: Mask, sizes: Sizes, device: torch.device) -> Mask:
-    allowed = condition.dense(sizes.queries, sizes.keys, device)
+    allowed = condition.dense(sizes.queries, sizes.keys, device, batch=sizes.batch, heads=sizes.heads)
     return Dense(F.pad(allowed.expand(*allowed.shape[:-1], sizes.keys), (0, sizes.extra), value=True))
