@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save
 
 from multihead import files
-from multihead.errors import FormatError, SurroundingsError
+from multihead.errors import ConfigurationError, FormatError, SurroundingsError
 from multihead.files import (
     atomic_file,
     atomic_folder,
+    check_new_folder,
     copy_folder,
     current_folder,
     is_unfinished,
@@ -175,6 +176,20 @@ def test_only_what_writers_left_is_cleared_away(tmp_path: Path) -> None:
     remove_unfinished(tmp_path)
     assert names(tmp_path) == [".c.replaced.txt", ".hidden", "a.unfinished-1", "b.old"]
     remove_unfinished(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_place_that_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder may be named, but not a link to one, or where a file system is mounted."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    check_new_folder(tmp_path / "there")
+    check_new_folder(tmp_path / "link" / "new")
+    with pytest.raises(ConfigurationError, match="link: is a link to a folder, which cannot be replaced"):
+        check_new_folder(tmp_path / "link")
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    with pytest.raises(ConfigurationError, match="there: is where a file system is mounted"):
+        check_new_folder(tmp_path / "there")
 
 
 def test_removing_follows_no_link(tmp_path: Path) -> None:

@@ -124,6 +124,17 @@ def test_many_at_once_are_never_two(tmp_path: Path) -> None:
     assert all(entered)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_link_to_nowhere_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "gone")
+    for folder in (tmp_path / "run", tmp_path / "run" / "deep"):
+        with pytest.raises(ConfigurationError, match=r"run: is a link to .*gone, which does not exist"), locked(folder):
+            pass
+    (tmp_path / "gone").mkdir()
+    with locked(tmp_path / "run" / "deep"):
+        assert (tmp_path / "gone" / "deep").is_dir()
+
+
 def test_who_holds_it_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:

@@ -115,7 +115,11 @@ def nearest_existing(folder: Path) -> Path:
         ConfigurationError: that is a file, or ``folder`` is a URL.
     """
     refuse_url(folder)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+    if not existing.exists():
+        raise ConfigurationError(
+            f"{existing}: is a link to {existing.readlink()}, which does not exist: make that first"
+        )
     if not existing.is_dir():
         raise ConfigurationError(f"{existing}: is a file; --output names a folder")
     return existing

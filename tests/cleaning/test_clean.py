@@ -155,6 +155,20 @@ def test_stopped_work_does_not_go_on_with_other_settings(
         clean(*text, made)
 
 
+def test_stopped_work_does_not_go_on_with_other_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file with three, whose rows and hash are the same."""
+    rows = [{"translation": {"de": f"Hund {n} rennt", "en": f"dog {n} runs", "fr": f"chien {n}"}} for n in range(60)]
+    source = tmp_path / "all.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    made, settings = outputs(tmp_path / "out"), CleanSettings(skip=("language",))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "find_copies", _failing(None, 0))
+        with pytest.raises(StoppedError):
+            clean(source, None, made, settings=settings, languages=("de", "en"))
+    with pytest.raises(ConfigurationError, match="read was"):
+        clean(source, None, made, settings=settings, languages=("de", "fr"))
+
+
 def _tmx(rows: list[Row]) -> str:
     units = "".join(
         f'<tu><tuv xml:lang="de"><seg>{escape(a)}</seg></tuv><tuv xml:lang="en"><seg>{escape(b)}</seg></tuv></tu>\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import unicodedata
 
 import pytest
@@ -77,6 +78,13 @@ def test_urls_are_compared_without_scheme_and_punctuation() -> None:
     assert differing_urls("siehe www.example.org/a", "see www.example.org/b") == 1
     assert differing_urls("siehe www.example.org", "see there") == 1
     assert math.isnan(differing_urls("da", "there"))
+
+
+def test_a_long_run_of_letters_takes_linear_time() -> None:
+    began = time.process_time()
+    for text in ("a" * 200_000 + "@", "a@" * 100_000, "a-b" * 70_000 + "@c"):
+        differing_urls(text, "a@b.de")
+    assert time.process_time() - began < 10
 
 
 def test_copies_are_found_and_names_are_not() -> None:

@@ -45,7 +45,7 @@ msgstr ""
 
 msgid ""
 "Two\n"
-"lines \"quoted\" \303\x74"
+"lines \"quoted\" \303\xA4\x74"
 msgstr "Zwei\nZeilen\\"
 
 msgid "%d file"
@@ -73,7 +73,7 @@ def read(
 def test_a_catalog_as_the_tools_write_it(tmp_path: Path) -> None:
     expected = [
         Pair(12, "Open %s", "%s öffnen"),
-        Pair(26, 'Two lines "quoted" Ãt', "Zwei Zeilen\\"),
+        Pair(26, 'Two lines "quoted" ät', "Zwei Zeilen\\"),
         Pair(31, "%d file", "%d Datei"),
         Pair(31, "%d files", "%d Dateien"),
     ]

@@ -86,6 +86,7 @@ def test_every_row_that_is_no_pair_is_named(tmp_path: Path) -> None:
         ({"translation": structs([("a", "b")])}, (None, None), r"not given\); columns: translation.de, translation.en"),
         ({"translation": structs([("a", "b")])}, ("de", "fr"), r"\('de' and 'fr'\); columns: translation.de"),
         ({"de": [1], "en": ["b"]}, DE_EN, "its column 'de' is not text; columns: de, en"),
+        ({"de": [["a", "b"]], "en": ["b"]}, DE_EN, "its column 'de' is not text; columns: de, en"),
         ({"de": [None], "en": ["b"]}, DE_EN, r"(?s)no pair can be used out of 1.*t.parquet:1: no text \(null\)"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from multihead.data import soft_store
 from multihead.data.soft_store import SoftDescription, SoftStore, SoftStoreWriter
 from multihead.errors import FormatError
 
@@ -73,6 +74,26 @@ def test_a_writer_goes_on_where_another_was_stopped(tmp_path: Path, numbers) -> 
     assert writer.pairs == 3
     write(tmp_path / "run", PARTS[2:]).finish()
     assert numbers.contents(tmp_path / "run") == numbers.contents(tmp_path / "whole")
+
+
+def test_what_was_killed_at_its_end_is_not_computed_again(
+    tmp_path: Path, numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "whole", PARTS).finish()
+    for name in ("manifest_of", "replace"):
+        writer = write(tmp_path / name, PARTS)
+        with monkeypatch.context() as patch:
+            patch.setattr(soft_store, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.finish()
+        writer = SoftStoreWriter(tmp_path / name, description())
+        assert writer.pairs == len(LENGTHS)
+        writer.finish()
+        assert numbers.contents(tmp_path / name) == numbers.contents(tmp_path / "whole")
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("damage", ["other teachers", "no progress", "too short"])

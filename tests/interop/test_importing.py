@@ -7,6 +7,7 @@ import pickle
 import shutil
 import struct
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from multihead.bundle import load_bundle
 from multihead.errors import SurroundingsError
-from multihead.interop import importing
+from multihead.interop import hub, importing
 from multihead.interop.hub import model_folder_of
 from multihead.interop.importing import ImportOptions, import_model
 from multihead.translating.translator import Translator
@@ -175,6 +176,21 @@ def test_a_name_of_the_hub_is_downloaded_with_its_cache(
     assert found.state == "passed"
     assert asked[0][0] == "Helsinki-NLP/opus-mt-de-en"
     assert "*.safetensors" in asked[0][1]["allow_patterns"]
+
+
+def test_of_the_folders_of_a_model_only_the_tokenizer_of_the_target_is_downloaded() -> None:
+    """By the rules of `huggingface_hub.utils.filter_repo_objects`: fnmatch, where * matches slashes, too."""
+
+    def downloaded(name: str) -> bool:
+        allowed, ignored = (any(fnmatch(name, one) for one in some) for some in (hub.WANTED, hub._UNWANTED))
+        return allowed and not ignored
+
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "target_tokenizer/tokenizer.json"):
+        assert downloaded(name)
+    others = ("onnx", "t", "target", "target_tokenizer2", "target-tokenizer", "source_tokenizer", "1_Pooling", "flax")
+    for folder in others:
+        assert not downloaded(f"{folder}/config.json")
+    assert not downloaded("deep/target_tokenizer/tokenizer.json")
 
 
 def test_a_folder_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, DataError
+from multihead.text import terms
 from multihead.text.language_tokens import LanguageTokenizer
 from multihead.text.placeholders import PlaceholderTokenizer, learn_with_placeholders, parse_rules
 from multihead.text.terms import MOST, OF_SOURCES, Term, Terms, for_sources, is_form, knows_terms, parse_terms
@@ -86,6 +87,19 @@ def test_training_pairs_need_the_lemma_and_every_second_is_annotated() -> None:
     assert not any("⟨as⟩ house" in text for text in homes)
     given = {parse_terms(["x\tsee\tsaw"]).annotate_pair(f"x {number}", "I saw it") for number in range(20)}
     assert any("⟨as⟩ see⟨/term⟩" in text for text in given)
+
+
+def test_a_form_is_looked_for_once_in_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Term] = []
+
+    def has_form(_: object, term: Term) -> bool:
+        asked.append(term)
+        return False
+
+    monkeypatch.setattr(terms, "has_form", has_form)
+    source = "Hund Haus " * 200
+    assert LIST.annotate_pair(source, "nothing") == source
+    assert len(asked) == len(set(asked)) > 1
 
 
 @pytest.mark.parametrize("line", ["Hund", "Hund\t", "\tdog", "Hund\t...", "Hund dog", "Hund\t⟨as⟩ x"])

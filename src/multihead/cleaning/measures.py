@@ -22,7 +22,7 @@ _SEPARATORS = re.compile("[.,]")
 _SPELLED = 100
 """Numbers below are often spelled out."""
 _LONG_NUMBER = 30
-_URL = re.compile(r"(?:https?://|www\.)[^\s<>\"]+|[\w.+-]+@[\w-]+\.[\w.-]+", re.IGNORECASE)
+_URL = re.compile(r"(?:https?://|www\.)[^\s<>\"]+|(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]+", re.IGNORECASE)
 _BEGINNING = re.compile(r"^(?:https?://)?(?:www\.)?")
 _NAME_WORDS = 3
 """A copy of fewer words may be a name."""

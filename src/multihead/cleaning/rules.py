@@ -132,6 +132,7 @@ def record_of_rules(scan: CorpusScan, rules: Rules, held_out: Sequence[CorpusSca
         "input": [file.sha256[:16] for file in scan.files],
         "settings": rules.settings.model_dump(mode="json"),
         "languages": list(rules.languages),
+        "read": list(scan.languages),
         "held_out": [file.sha256[:16] for one in held_out for file in one.files],
         "model": model,
     }

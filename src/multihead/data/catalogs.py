@@ -36,7 +36,9 @@ FUZZY = "fuzzy: a person has yet to check it"
 NOT_GETTEXT = "not gettext's syntax"
 
 _LINE = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[\d{1,2}\])?)?\s*"((?:[^"\\]|\\.)*)"\s*$')
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))")
+_ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]{1,2}))+)|\\(.)")
+"""Bytes in the encoding of the catalog, one or several, or another character."""
+_BYTE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2}))")
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _PLURAL = re.compile(r"plural\s*=\s*([^;]+)")
 _MANY = 5
@@ -158,12 +160,12 @@ def _drafts(path: Path, header: _Header) -> Iterator[_Draft]:
             if draft.ends_before(text):
                 yield draft
                 draft = _Draft()
-            _take(draft, number, text, fault)
+            _take(draft, number, text, fault, header)
     if draft.line:
         yield draft
 
 
-def _take(draft: _Draft, number: int, text: str, fault: Unusable | None) -> None:
+def _take(draft: _Draft, number: int, text: str, fault: Unusable | None, header: _Header) -> None:
     """Add a line to an entry."""
     if text.startswith("#~"):
         draft.fuzzy = draft.fuzzy and bool(draft.texts)  # the flag was that of an obsolete entry
@@ -178,34 +180,34 @@ def _take(draft: _Draft, number: int, text: str, fault: Unusable | None) -> None
         elif draft.size > LONGEST_LINE:
             fault = Unusable(f"an entry of more than {LONGEST_LINE >> 20} Mi characters")
         else:
-            _add(draft, number, found)
+            fault = _add(draft, number, found, header) or fault
         draft.fault = fault
 
 
-def _add(draft: _Draft, number: int, found: re.Match[str]) -> None:
-    """Add a string to the text of its keyword, or of the one before."""
+def _add(draft: _Draft, number: int, found: re.Match[str], header: _Header) -> Unusable | None:
+    """Add a string to the text of its keyword, or of the one before; returns what is wrong with it."""
     keyword, text = found.groups()
     if keyword:
         draft.keyword, draft.texts[keyword] = keyword, []
         draft.line = number if keyword == "msgid" else draft.line
-    draft.texts[draft.keyword].append(_unescaped(text))
+    faults: list[Unusable] = []
 
+    def unescaped(match: re.Match[str]) -> str:
+        codes, letter = match.groups()
+        if letter is not None:
+            return _LETTERS.get(letter, letter)
+        raw = bytes(0xFF & int(*(one[1], 8) if one[1] else (one[2], 16)) for one in _BYTE.finditer(codes))
+        decoded, fault = _decoded(raw, header)
+        if fault is not None:
+            faults.append(fault)
+        return decoded
 
-def _unescaped(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _ESCAPE.sub(_character, text)
-
-
-def _character(match: re.Match[str]) -> str:
-    octal, hexadecimal, letter = match.groups()
-    if letter is not None:
-        return _LETTERS.get(letter, letter)
-    return chr(int(octal, 8) if octal else int(hexadecimal, 16))
+    draft.texts[draft.keyword].append(_ESCAPE.sub(unescaped, text) if "\\" in text else text)
+    return faults[0] if faults else None
 
 
 def _decoded(raw: bytes, header: _Header) -> tuple[str, Unusable | None]:
-    """The text of a line, and what is wrong with it."""
+    """The text of a line, or of escaped bytes in it, and what is wrong with it."""
     try:
         return raw.decode(header.charset), None
     except UnicodeDecodeError as error:

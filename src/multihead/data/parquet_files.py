@@ -71,7 +71,8 @@ def _fields(fields: Any, prefix: str) -> Iterator[tuple[str, str]]:
         if kind.num_fields and str(kind).startswith("struct"):
             yield from _fields([kind.field(i) for i in range(kind.num_fields)], f"{prefix}{field.name}.")
         else:
-            yield prefix + field.name, str(getattr(kind, "value_type", kind))
+            encoded = str(kind).startswith(("dictionary", "run_end_encoded"))
+            yield prefix + field.name, str(kind.value_type if encoded else kind)
 
 
 def texts_of(batch: Any, column: str) -> Texts:

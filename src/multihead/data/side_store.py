@@ -71,6 +71,8 @@ def write_side(run: Path, name: str, origin: str, parts: Iterable[Arrays]) -> No
         text = SideDescription(origin=origin, sizes=sizes).model_dump_json(indent=1) + "\n"
         write_chunks(draft / f"{name}.json", [text.encode()])
         seal(draft)
+        for written in draft.iterdir():
+            fsync(written)
         fsync(draft)
         remove(path)
         replace(draft, path)

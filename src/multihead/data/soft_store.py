@@ -29,7 +29,7 @@ from multihead.data.store import Int64
 from multihead.errors import FormatError
 from multihead.files import copy_folder, force, fsync, remove, replace, write_chunks, write_errors, write_text
 from multihead.kernels.soft_targets import SoftTargets
-from multihead.sealed import open_folder, parse_json, read_file, seal
+from multihead.sealed import MANIFEST, manifest_of, open_folder, parse_json, read_file
 
 FOLDER, _DESCRIPTION, _PROGRESS = "teachers", "teachers.json", "progress.json"
 _IDS, _PROBABILITIES = "ids.bin", "probabilities.bin"
@@ -204,11 +204,14 @@ class SoftStoreWriter:
         with write_errors(self._path):
             text = self._description.model_dump_json(indent=1) + "\n"
             write_chunks(self._part / _DESCRIPTION, [text.encode()])
-            remove(self._part / _PROGRESS)
-            seal(self._part)
+            listed = [_DESCRIPTION, *(name for name, _ in self._items())]
+            write_chunks(self._part / MANIFEST, [manifest_of(self._part, among=listed)])
+            for file in self._part.iterdir():
+                fsync(file)
             fsync(self._part)
             remove(self._path)
             replace(self._part, self._path)
+            remove(self._path / _PROGRESS)  # until here, a killed process leaves what can be finished again
             fsync(self._path.parent)
 
     def _note(self) -> None:

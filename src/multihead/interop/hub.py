@@ -15,7 +15,15 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 WANTED = ["*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.yml", "*.npz", "*.txt"]
 """Patterns of the files that readers need."""
-_UNWANTED = ["*onnx*", "tf_model*", "flax_model*", "rust_model*", "*/*"]
+_FOLDER = "target_tokenizer"
+"""The only folder of a model that a reader needs, of our own exports (`interop.formats.multilingual`)."""
+_UNWANTED = [
+    *("*onnx*", "tf_model*", "flax_model*", "rust_model*"),
+    # All other folders: their names differ at some character, end before it, or go on.
+    *(f"{_FOLDER[:place]}[!{letter}]*/*" for place, letter in enumerate(_FOLDER)),
+    *(f"{_FOLDER[:place]}/*" for place in range(1, len(_FOLDER))),
+    f"{_FOLDER}[!/]*/*",
+]
 
 
 def model_folder_of(model: str | Path) -> Path:

@@ -125,11 +125,13 @@ class Terms:
 
     def annotate_pair(self, source: str, target: str) -> str:
         """The source of a training pair, with every second term annotated whose lemma is in the target."""
-        words = words_of(target)
+        words, known = words_of(target), dict[Term, bool]()
 
         def wanted(term: Term, place: int) -> bool:
             drawn = zlib.crc32(f"{place}\t{source}\t{target}".encode("utf-8", "surrogatepass")) & 1
-            return bool(drawn) and has_form(words, term)
+            if drawn and term not in known:
+                known[term] = has_form(words, term)
+            return bool(drawn) and known[term]
 
         return self.annotate(source, wanted)
 

@@ -66,12 +66,13 @@ function offerTargets(codes) {
 language.append(...Object.entries(LANGUAGES).map(([code, name]) => new Option(name, code)));
 language.value = preferred();
 speak(null);
+let translator = null;
+language.addEventListener("change", () => speak(translator));
 try {
-  const translator = await load(undefined, {
+  translator = await load(undefined, {
     progress: (done, all) => show(() => say("loading", { done: done / 1e6, all: all / 1e6 }), done / all),
   });
   if (translator.source) source.lang = translator.source;
-  language.addEventListener("change", () => speak(translator));
   find("target").addEventListener("change", () => (speak(translator), translate(translator)));
   show(() => say("ready"));
   speak(translator);
@@ -82,8 +83,9 @@ try {
   find("greedy").addEventListener("change", () => translate(translator));
   find("copy").addEventListener("click", () => {
     translation.select();
-    const copied = () => show(() => say("copied"));
-    navigator.clipboard?.writeText(translation.value).then(copied, () => show(() => say("press")));
+    const copied = () => show(() => say("copied")), press = () => show(() => say("press"));
+    if (navigator.clipboard) navigator.clipboard.writeText(translation.value).then(copied, press);
+    else press(); // without HTTPS
   });
   if (source.value) translate(translator);
 } catch (error) {
