@@ -349,6 +349,17 @@ HAS_GLIBC = sys.platform.startswith("linux")
 # --------------------------------------------------------------------------- standard streams
 
 
+def replace_closed_streams() -> None:
+    """Give Python streams in place of those that were closed (``>&-``), for which it has none.
+
+    Standard input then is empty, writing to standard output is an error, and standard error goes nowhere. The
+    descriptors are taken, so that no file of ours gets one of them.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def use_utf8_streams() -> None:
     """Let standard output and standard error take UTF-8 and end lines by LF, as they do on POSIX systems.
 

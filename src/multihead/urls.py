@@ -23,3 +23,8 @@ def url_of(path: str | Path) -> str | None:
     if found is None or found[1].lower() == "file" or Path(path).exists():
         return None
     return f"{found[1]}://{name[found.end() :]}"
+
+
+def absolute(path: Path) -> Path:
+    """The path as it is named from any directory; a URL stays as it is."""
+    return path if url_of(path) else path.absolute()

@@ -5,6 +5,7 @@ In `make test` the agent that torchrun starts forks them from a process that has
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import multiprocessing
@@ -19,11 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import elastic
 import processes
 import pytest
 
-from multihead.cli.process import StopSignal
+from multihead.cli.process import StopSignal, tell
+from multihead.training.progress import RunLog
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -269,6 +272,32 @@ def test_other_commands_refuse_to_be_several(call, monkeypatch, tmp_path, comman
     assert ended.err.startswith("multihead: torchrun started 4 processes, and this command works in one: ")
     assert ended.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_has_ended_ends_no_work(monkeypatch, tmp_path):
+    """As after Ctrl-C with ``2>&1 | tee log``."""
+
+    def closed(*_, **__):
+        raise BrokenPipeError
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stop = StopSignal()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", closed)
+            signal.raise_signal(signal.SIGINT)
+        assert stop() == signal.SIGINT
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    with monkeypatch.context() as patch:
+        patch.setattr(click, "echo", closed)
+        patch.setattr(sys, "stderr", io.StringIO())
+        tell("a line")
+    log = RunLog(tmp_path, closed)
+    with pytest.raises(BrokenPipeError):
+        log.say("a line")
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8") == "a line\n"
 
 
 def test_a_signal_is_answered_by_the_first_process_alone(monkeypatch, capfd):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from multihead import Translator, evaluate
-from multihead.errors import ConfigurationError, DataError
+from multihead.errors import ConfigurationError, DataError, SurroundingsError
+from multihead.judging import evaluate as evaluation
 from multihead.metrics.scores import score
 from multihead.metrics.significance import score_systems
 
@@ -41,6 +42,21 @@ def test_numbers_are_those_of_the_scores(trained: Path, numbers: Any, references
     assert content["search"] == result.search.model_dump(mode="json")
     assert [one["score"] for one in content["measures"]] == [one.score for one in result.measured.systems[0]]
     assert [line.split()[0] for line in str(result).split("\n")] == ["BLEU", "chrF2", "TER", "95%"]
+
+
+def test_translations_are_handed_over_before_they_are_scored(
+    trained: Path, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scoring may fail, and translating takes longer."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise SurroundingsError("no memory")
+
+    got: list[str] = []
+    monkeypatch.setattr(evaluation, "score_systems", fails)
+    with pytest.raises(SurroundingsError):
+        evaluate(trained, **numbers.test, translated=got.extend)
+    assert len(got) == 20
 
 
 def test_a_second_system_is_tested_in_pairs(trained: Path, numbers: Any, references: list[str], tmp_path: Path) -> None:

@@ -150,9 +150,10 @@ def test_the_seed_is_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usual.systems[0][0].score == other.systems[0][0].score
     assert usual.systems[0][0].mean != other.systems[0][0].mean
     assert "|seed:7|" in other.systems[0][0].signature
-    monkeypatch.setenv("SACREBLEU_SEED", "lucky")
-    with pytest.raises(ConfigurationError, match="SACREBLEU_SEED: expected a number or 'none', got 'lucky'"):
-        score_systems([BAD], REFERENCES)
+    for wrong in ("lucky", "0"):  # with 0, sacreBLEU's tests would have no seed
+        monkeypatch.setenv("SACREBLEU_SEED", wrong)
+        with pytest.raises(ConfigurationError, match=f"expected a number above 0 or 'none', got '{wrong}'"):
+            score_systems([BAD], REFERENCES)
 
 
 def test_large_sets_have_fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,26 @@ def test_a_teacher_is_not_needed_once_its_predictions_are_stored(trained, text, 
         numbers.learn(tmp_path / "run", **wishes)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_run_goes_on_from_another_directory_and_after_it_was_moved_with_its_teacher(
+    trained, text, numbers, tmp_path, monkeypatch
+) -> None:
+    here = tmp_path / "here"
+    shutil.copytree(trained / "best", here / "teacher")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(teachers, "_CHUNK", 100)
+    wishes, polls = {**STUDENT, "data": text}, iter((0, 0, 1, 1))
+    stops = {"stop_signal": lambda: signal.SIGINT if next(polls, 0) else None}
+    with pytest.raises(Interrupted, match="pairs of the teachers"):
+        numbers.learn(Path("run"), teacher=Path("teacher"), **wishes, **stops)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Interrupted, match="pairs of the teachers"):
+        numbers.learn(here / "run", **stops)
+    here.rename(tmp_path / "there")
+    numbers.learn(tmp_path / "there/run")
+    assert (tmp_path / "there/run/teachers").is_dir()
+
+
 class Together(SingleProcess):
     """Threads that exchange values as processes do."""
 

@@ -233,6 +233,17 @@ def test_checkpoints_are_written_though_no_validation_is_due(toy, tmp_path, monk
     assert saved[-1] == run.trainer.state.step
 
 
+@pytest.mark.parametrize("validation", [2.0, 5.0, 10.0])
+def test_no_checkpoint_is_written_between_an_update_and_its_validation(toy, tmp_path, monkeypatch, validation):
+    """A run that was killed after the validation would make and record it once more."""
+    saved = []
+    monkeypatch.setattr(Writer, "save", lambda self, checkpoint, *_: saved.append(checkpoint.state.step))
+    run = Run(toy, tmp_path, 600.0, Machine(update=2.0, validation=validation))
+    run.go(monkeypatch)
+    assert len(run.records("validation")) > 1
+    assert len(saved) == len(set(saved))
+
+
 def test_compiling_the_first_update_does_not_shorten_the_run(toy, tmp_path, monkeypatch):
     """It takes a tenth of the budget; the pace is that of the others."""
     machine = Machine(update=4.0, slower=lambda now: 15.0 if now < 4.0 else 1.0)

@@ -17,12 +17,15 @@ from multihead import Translator
 from multihead.bundle import load_bundle, model_digest, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import write_tensors
+from multihead.judging.guard import assess, retry
+from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
 from multihead.models.transformer import Transformer
 from multihead.sealed import seal
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.datastore import ARRAYS, CONFIG, read
-from multihead.translating.remember import remember
+from multihead.translating.remember import _prepared, remember
+from multihead.translating.request import TranslationRequest
 
 if TYPE_CHECKING:
     from tests.conftest import CommandResult, Numbers
@@ -167,7 +170,25 @@ def test_fewer_entries_are_of_pairs_that_are_evenly_spread(trained: Path, store:
         read(remember(trained, output=tmp_path / "few", most=500, say=lambda _: None), digest),
     )
     assert 250 < len(few.symbols) <= 500
+    bundle = load_bundle(trained)
+    some, every = (_prepared(trained, bundle, "train", most) for most in (500, 10**6))
+    assert some == every.spread(500)
     assert {key.tobytes() for key in few.keys} < {key.tobytes() for key in whole.keys}
+
+
+def test_a_second_search_of_the_guard_does_without(trained: Path, store: Path, numbers: Numbers) -> None:
+    """It excludes repetitions, which the compiled search, and so a datastore, cannot."""
+    plain = Translator.load(trained)
+    sources = [source for source, _ in numbers.pairs(4, seed=3)]
+    found = []
+    for translator in (plain, plain.with_datastore(store)):
+        request = TranslationRequest(translator.search_settings(), sources)
+        first = assess(translator, sources, [row[0] for row in translator.run(request)], GuardSettings())
+        marked = [replace(each, marked=True, score=1.0) for each in first]
+        again = retry(translator, request, marked, GuardSettings(mode="retry", samples=3))
+        found.append([each.translation.text for each in again])
+        assert all(each.first is not None for each in again)
+    assert found[0] == found[1]
 
 
 def test_what_does_not_fit_is_refused(trained: Path, store: Path, tmp_path: Path, numbers: Numbers) -> None:

@@ -16,6 +16,7 @@ from multihead.decoding.shortlist import Shortlisted
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import write_tensors
 from multihead.text.tokenizer import Tokenizer
+from multihead.translating import shortlist as workflow
 from multihead.translating.shortlist import FILE, shortlist
 
 TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins"]
@@ -46,6 +47,14 @@ def test_translations_are_made_of_what_it_names(run: Path) -> None:
         assert len(named) < len(tokenizer) / 2
     assert found == translator.translate(TEXTS)  # the text is simple enough
     assert short.searching(coverage=0.1, beam=3).translate(TEXTS) == translator.searching(beam=3).translate(TEXTS)
+
+
+def test_symbols_are_counted_in_parts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for size in (workflow._AT_A_TIME, 7):
+        monkeypatch.setattr(workflow, "_AT_A_TIME", size)
+        found.append(shortlist(run, always=20, say=lambda _: None).read_bytes())
+    assert found[0] == found[1]
 
 
 def test_it_is_one_of_its_models_subwords(run: Path, tmp_path: Path, numbers: Numbers) -> None:

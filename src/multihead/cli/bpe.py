@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead.cli.help import ExampleGroup
-from multihead.errors import ConfigurationError, DataError, FormatError
+from multihead.errors import ConfigurationError, DataError, FormatError, InputError
 from multihead.files import check_new_file
 
 if TYPE_CHECKING:
@@ -299,7 +299,10 @@ def _ids_filter(tokenizer: Tokenizer) -> Change:
                 raise DataError(
                     f"expected ids with spaces between them, got {line[:80]!r}", STDIN_NAME, number
                 ) from None
-            texts.append(tokenizer.decode(row).replace("\n", " "))
+            try:
+                texts.append(tokenizer.decode(row).replace("\n", " "))
+            except InputError as error:
+                raise DataError(str(error), STDIN_NAME, number) from None
         return texts
 
     return change

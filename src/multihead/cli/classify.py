@@ -173,8 +173,12 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
                     shown[place] = f"{shaded_text(explained, color=color)}\n"
         return shown
 
-    filter_lines(show)
-    if html is not None:
+    try:
+        filter_lines(show)
+    finally:  # also if standard output was closed, or a line is wrong
+        if html is not None and documents:
+            write_text(html, shaded_page(documents))
+    if html is not None and not documents:
         write_text(html, shaded_page(documents))
 
 

@@ -136,6 +136,11 @@ def evaluate(
     else:
         translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
         request = request_of(translator)
+
+    def keep(translations: list[str]) -> None:  # scoring may fail, and translating takes longer
+        if save is not None:
+            write_text(save, "".join(line + "\n" for line in translations))
+
     searched = 1 + count_models([] if against is None else [against])
     with counter("translated", "sentences", lines * searched) as count:
         result = run(
@@ -151,10 +156,9 @@ def evaluate(
             run=runner,
             against=against,
             load=lambda folder: load_translator(folder, wishes, threads, device, languages),
+            translated=keep,
         )
     result = replace(result, name=str(model))
-    if save is not None:
-        write_text(save, "".join(line + "\n" for line in result.hypotheses))
     if as_json:
         click.echo(json.dumps({"model": str(model), **result.as_dict()}, ensure_ascii=False))
     else:

@@ -60,14 +60,13 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
 
 
 def _fill_lines(filler: MaskFiller, lines: list[str], number: int, top: int) -> list[str]:
-    """Fill lines; if one is too long, write the lines before it, then raise."""
-    from multihead.cli.streams import STDIN_NAME, write_lines
+    """Fill lines; raises if one is too long."""
+    from multihead.cli.streams import STDIN_NAME
 
     limit = filler.model.config.max_positions
     for place, line in enumerate(lines):
         count = filler.count(line)
         if count > limit:
-            write_lines(_fill_lines(filler, lines[:place], number, top))
             raise DataError(
                 f"{count} tokens, but this model reads {limit} at most; shorten it", STDIN_NAME, number + place
             )

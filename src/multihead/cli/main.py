@@ -21,7 +21,7 @@ import click
 from multihead import __version__
 from multihead.cli.help import RESULT, ExampleGroup
 from multihead.errors import MultiheadError, OutputClosedError
-from multihead.platforms import use_utf8_streams
+from multihead.platforms import replace_closed_streams, use_utf8_streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -195,13 +195,15 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _fail(message: str, status: int) -> int:
     """Print a message as one line."""
-    line = " ".join(part.strip() for part in message.splitlines())
-    print(f"multihead: {line}", file=sys.stderr)  # noqa: T201
+    from multihead.cli.process import tell
+
+    tell(f"multihead: {' '.join(part.strip() for part in message.splitlines())}")
     return status
 
 
 def entry() -> None:
     """Entry point of the installed command."""
+    replace_closed_streams()
     use_utf8_streams()
     status = main(began=time.monotonic() - time.process_time())
     try:

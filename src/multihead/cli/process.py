@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -40,10 +41,22 @@ def is_quiet() -> bool:
     return context is not None and QUIET in context.meta
 
 
+def tell(line: str) -> None:
+    """Write a line to standard error; that its reader has ended is no reason to end the work.
+
+    That happens after Ctrl-C with ``2>&1 | tee log``: the signal ends `tee`, too.
+    """
+    try:
+        click.echo(line, err=True)
+    except OSError:
+        with contextlib.suppress(OSError):  # Python writes what is left when it ends: to nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def remark(line: str) -> None:
     """Write a line about the work to standard error, unless ``--quiet`` was given."""
     if not is_quiet():
-        click.echo(line, err=True)
+        tell(line)
 
 
 def speaker() -> Callable[[str], None]:
@@ -52,7 +65,7 @@ def speaker() -> Callable[[str], None]:
     With ``--quiet`` the last line alone is written, after the command has ended without an error.
     """
     if not is_quiet():
-        return lambda line: click.echo(line, err=True)
+        return tell
     meta = click.get_current_context().meta
 
     def hold(line: str) -> None:
@@ -85,7 +98,8 @@ class StopSignal:
             os._exit(128 + number)
         self.number, self._since = number, now
         if get_launch().rank == 0:
-            os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
+            with contextlib.suppress(OSError):  # its reader may have ended
+                os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
 
 
 def configure_malloc() -> None:

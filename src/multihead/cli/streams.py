@@ -156,14 +156,21 @@ def filter_lines(change: Callable[[list[str], int], list[str]]) -> None:
         change: called with a list of lines and the number of the first one (from 1); returns as many lines.
 
     Raises:
-        DataError: a line is not UTF-8, or too long. The lines before it have been written.
+        DataError: a line is not UTF-8, or too long, or ``change`` raised it for a line. The lines before it have been
+            written.
         OutputClosedError: standard output was closed by its reader.
         SurroundingsError: standard output cannot be written.
     """
     fault: list[DataError] = []
     number = 1
     for lines in read_arriving(cast(ByteStream, sys.stdin.buffer), fault):
-        changed = change(lines, number)
+        try:
+            changed = change(lines, number)
+        except DataError as error:
+            before = (error.line or number) - number
+            if 0 < before < len(lines):
+                write_lines(change(lines[:before], number))
+            raise
         assert len(changed) == len(lines)
         write_lines(changed)
         number += len(lines)

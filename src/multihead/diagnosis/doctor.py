@@ -47,6 +47,7 @@ from multihead.preparing.prepared import PreparedText
 from multihead.preparing.subwords import learn_vocabulary
 from multihead.text.language_tokens import toward
 from multihead.text.tokenizer import Tokenizer
+from multihead.training.splitting import is_out_of_memory
 from multihead.urls import url_of
 
 QUICK_PAIRS = 100_000
@@ -325,6 +326,11 @@ def log_quick_check(
         diagnosis = diagnose(inputs, quick=True)
     except MultiheadError as error:  # for example, a file was deleted; training has its own copy
         say(f"not looked for faults: {error}")
+        return
+    except (MemoryError, RuntimeError) as error:  # of a host that is smaller than the GPU of the training
+        if not is_out_of_memory(error):
+            raise
+        say("not looked for faults: the network does not fit into the memory of this processor")
         return
     for line in _log_lines(diagnosis, folder):
         say(line)

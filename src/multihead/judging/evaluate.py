@@ -115,6 +115,7 @@ def evaluate(
     run: Callable[[TranslationRequest, Callable[[int], None] | None], list[list[Translation]]] | None = None,
     against: str | Path | Translator | None = None,
     load: Callable[[Path], Translator] = Translator.load,
+    translated: Callable[[list[str]], None] = lambda _: None,
 ) -> Evaluation:
     """Translate ``source`` and score the result against ``target``, line by line.
 
@@ -140,6 +141,7 @@ def evaluate(
         against: the second system: a model or run folder, a translator, or a file with one translation per line. A
             model has the search of the arguments above, and of ``request`` nothing.
         load: loads its translator.
+        translated: called with the translations before they are scored.
 
     Raises:
         DataError: a file cannot be read, or the numbers of lines differ.
@@ -167,6 +169,7 @@ def evaluate(
         found = [row[0] for row in (run or translator.run)(asked, progress)]
         seconds = time.monotonic() - started
         hypotheses = [translation.text for translation in found]
+        translated(hypotheses)
         language = language or translator.bundle.target_language or language_of(target)
         others = [] if against is None else [_translations(against, sources, search, batch_tokens, load, progress)]
         settings: dict[str, Any] = {"tokenize": tokenize, "resamples": resamples, "others": further(sources)}

@@ -174,17 +174,20 @@ def retry(
 def _safer(translator: Translator, settings: GuardSettings, no_repeat: int) -> Translator:
     """The second search, with a minimum length at which the length becomes a sign, in full precision.
 
-    The limits of the first search (repetition, minimum length) still apply where they are stricter.
+    The limits of the first search (repetition, minimum length) still apply where they are stricter. A datastore is left
+    out: it belongs to the compiled search, which cannot exclude repetitions.
     """
     own, usual = translator.search_settings(), translator.lengths
     least = usual.ratio * math.exp(-SIGNS["length"].ordinary * usual.spread)
-    return translator.searching(
+    safer = translator.searching(
         beam=max(settings.beam, own.beam),
         groups=1,
         no_repeat=min(filter(None, (own.no_repeat, no_repeat)), default=0),
         min_factor=max(own.min_factor, least),
         precision="float32",
     )
+    safer.datastore = None
+    return safer
 
 
 def _guarded(translation: Translation, signs: dict[str, float], settings: GuardSettings) -> GuardedTranslation:

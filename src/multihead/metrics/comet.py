@@ -198,9 +198,7 @@ class Comet:
             status, last = self._process.wait(), self._last_words()
             self.close()
             how = f"signal {-status}" if status < 0 else f"status {status}{last}"
-            raise SurroundingsError(
-                f"COMET's process ended early ({how}); is there enough memory? The same command goes on"
-            )
+            raise SurroundingsError(f"COMET's process ended early ({how}); is there enough memory?")
         answer: dict[str, Any] = json.loads(line)
         if "error" not in answer:
             return answer

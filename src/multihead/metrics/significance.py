@@ -237,6 +237,6 @@ def check_score_settings(
 
 def _seed() -> str:
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    if not seed.isdecimal() and seed.lower() != "none":
-        raise ConfigurationError(f"SACREBLEU_SEED: expected a number or 'none', got {seed!r}")
+    if not (seed.isdecimal() and int(seed)) and seed.lower() != "none":  # sacreBLEU takes 0 for no seed in its tests
+        raise ConfigurationError(f"SACREBLEU_SEED: expected a number above 0 or 'none', got {seed!r}")
     return seed.lower()

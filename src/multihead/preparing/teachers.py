@@ -114,7 +114,7 @@ def soft_targets(folder: Path, config: RunConfig, prepared: PreparedText, contex
 def _compute(
     folder: Path, config: RunConfig, prepared: PreparedText, description: SoftDescription, context: RunContext
 ) -> None:
-    models, processes, started = _load_again(config, prepared), context.processes, time.monotonic()
+    models, processes, started = _load_again(folder, config, prepared), context.processes, time.monotonic()
     writer = SoftStoreWriter(folder, description) if processes.is_first else None
     first = done = processes.broadcast(None if writer is None else writer.pairs)
     size = description.positions * description.symbols * (np.dtype(description.ids).itemsize + 2) / 1e6
@@ -165,13 +165,15 @@ def _note_time(folder: Path, config: RunConfig, context: RunContext) -> None:
         journal.append({"step": 0, "spent": round(journal.spent + time.monotonic() - context.started, 3)})
 
 
-def _load_again(config: RunConfig, prepared: PreparedText) -> list[Network]:
-    """The teachers with which the run began, on its device."""
+def _load_again(folder: Path, config: RunConfig, prepared: PreparedText) -> list[Network]:
+    """The teachers with which the run began, on its device; of those that moved, the ones beside the run."""
     tokenizers = prepared.source_tokenizer, prepared.target_tokenizer
     languages = Languages(config.data.source_language, config.data.target_language)
     models = []
     for teacher in config.teachers:
         path = Path(teacher.path)
+        if not path.exists() and (moved := folder.absolute().parent / path.name).exists():
+            path = moved
         if weights_digest(path) != teacher.weights:
             raise ConfigurationError(
                 f"{path}: not the teacher with which this run began: its weights have changed; put that one back, or "

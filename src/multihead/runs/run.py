@@ -44,6 +44,7 @@ from multihead.training.progress import ModelFlops, RunLog, SilentLog
 from multihead.training.splitting import Examples, Given, Model, Processes
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer
+from multihead.urls import absolute
 
 Chosen = TypeVar("Chosen", bound=Settings)
 Config = TypeVar("Config", bound=BaseRunConfig)
@@ -240,7 +241,9 @@ def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
     with work_folder.preparing(folder, resumed=new.resumed(), kept=lambda: bool(new.resumed())):
         data = new.prepare()
         config = new.decide(data)
-        require_memory(lambda: _described(kind, config), config.training)
+        build, processes = lambda: _described(kind, config), kind.context.processes
+        combination, _ = combine(build, config.training, processes, kind.context.parallel)
+        require_memory(build, config.training, processes.size if combination == "sharded" else 1)
         checkpoint = new.first_checkpoint(config)
         if checkpoint is not None:
             save(folder / "checkpoints", checkpoint, keep=1)
@@ -254,7 +257,8 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     folder, processes = kind.folder, kind.context.processes
     log = RunLog(folder, kind.context.say) if processes.is_first else SilentLog(folder, kind.context.say)
     build = lambda: _described(kind, config)  # noqa: E731
-    combination, reason = combine(build, config.training, processes, kind.context.parallel)
+    # The first process decides: GPUs of different sizes would suggest different combinations.
+    combination, reason = processes.broadcast(combine(build, config.training, processes, kind.context.parallel))
     trainer_class: type[Trainer[Model]] = Trainer
     if combination == "sharded":
         from multihead.training.sharded_trainer import ShardedTrainer
@@ -265,6 +269,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         _check_sizes(kind, config, checkpoint)
     require_memory(build, config.training, processes.size if combination == "sharded" else 1)
     model = kind.network(config)
+    processes.all_gather("built")  # a process that could not build it ends the others here, not while they wait for it
     if combination == "replicated":
         from multihead.training.replicated import Replicated
 
@@ -488,5 +493,5 @@ def installed_versions() -> dict[str, str]:
 
 
 def given_model(folder: Path) -> GivenModel:
-    """What run.json records of the model that a run starts from."""
-    return GivenModel(path=str(folder), weights=weights_digest(folder))
+    """What run.json records of the model that a run starts from; it can be resumed from another directory."""
+    return GivenModel(path=str(absolute(folder)), weights=weights_digest(folder))

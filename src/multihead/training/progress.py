@@ -67,8 +67,8 @@ class RunLog:
 
     def say(self, line: str) -> None:
         """Print a line and append it to log.txt."""
-        self._print(line)
         self._append("log.txt", line)
+        self._print(line)
 
     def record(self, kind: str, step: int, values: dict[str, Any], timing: dict[str, float]) -> None:
         """Append a record of ``step`` to log.jsonl, and its timing to timing.jsonl."""

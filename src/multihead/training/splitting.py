@@ -200,7 +200,8 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     said = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in said or "MPS backend out of memory" in said)
+    signs = ("can't allocate memory", "MPS backend out of memory", "DefaultCPUAllocator: ")
+    return isinstance(error, RuntimeError) and any(sign in said for sign in signs)
 
 
 def empty_cache() -> None:

@@ -163,14 +163,16 @@ class Trainer(Generic[Model]):
             elif self._validation_due():
                 best = self._validate(inputs)
                 self._save(lambda copied, best=best: self._save_best(copied, best, inputs))  # type: ignore[misc]
-            elif (number := self._received_signal(inputs)) is not None:
-                self._save()
-                self._finish_saving()
-                raise Interrupted(
-                    number, f"stopped after update {self.state.step}; the same command goes on from there"
-                )
             else:
-                self._update([inputs.next_batch() for _ in range(self.config.accumulate)], inputs)
+                # Before the processes meet: one that cannot read its batch ends the others there.
+                batches = [inputs.next_batch() for _ in range(self.config.accumulate)]
+                if (number := self._received_signal(inputs)) is not None:
+                    self._save()
+                    self._finish_saving()
+                    raise Interrupted(
+                        number, f"stopped after update {self.state.step}; the same command goes on from there"
+                    )
+                self._update(batches, inputs)
                 if self.state.step % self.config.log_every == 0:
                     self._report(inputs.flops)
 
@@ -213,7 +215,8 @@ class Trainer(Generic[Model]):
         self._set_plan(follow(self.config, before, self.state.step, decision))
         if (decision.updates, decision.validate_every) != (before.updates, before.validate_every):
             self.log.record("plan", self.state.step, decision.model_dump(exclude={"check"}), {})
-        if self._agreed(self._pacer is not None and self._pacer.save_due()):
+        due = self._agreed(self._pacer is not None and self._pacer.save_due())
+        if due and not self._validation_due():  # a validation saves what it found together with this update
             self._save()
 
     def _set_plan(self, plan: Plan) -> None:

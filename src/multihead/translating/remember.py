@@ -76,7 +76,7 @@ class Pairs:
 
     def spread(self, most: int) -> Pairs:
         """As many pairs as have some ``most`` target symbols, evenly spread."""
-        step = max(1, -(-self.symbols // most))
+        step = _step(self.symbols, most)
         return Pairs(self.sources[::step], self.targets[::step])
 
 
@@ -127,17 +127,17 @@ def remember(
         raise ConfigurationError(f"{model}: has several directions; a datastore is of a model of one")
     if (reason := why_not(bundle.searched)) is not None:
         raise ConfigurationError(f"{model}: has no compiled search, which a datastore needs: {reason}")
-    pairs = _prepared(Path(data or model), bundle, "train") if text is None else _encoded(bundle, *text)
-    tried = _prepared(Path(data or model), bundle, "valid") if valid is None and text is None else None
+    own = Path(data or model)
+    pairs = _prepared(own, bundle, "train", most) if text is None else _encoded(bundle, *text).spread(most)
+    tried = _prepared(own, bundle, "valid", _TRIED) if valid is None and text is None else None
     if valid is not None:
-        tried = _encoded(bundle, *valid)
+        tried = _encoded(bundle, *valid).spread(_TRIED)
     if tried is None:
         raise ConfigurationError(
             "name validation text, by which the share of the neighbours is chosen: --valid-source and --valid-target"
         )
     if not len(pairs) or not len(tried):
         raise ConfigurationError("the text, or the validation text, holds no pairs")
-    pairs, tried = pairs.spread(most), tried.spread(_TRIED)
     keys, steps, symbols = _entries(bundle, pairs, say)
     order, cells = divide(keys, steps)
     keys, steps, symbols = keys[order], steps[order], symbols[order]
@@ -169,11 +169,17 @@ def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> 
     return Pairs(bundle.source_tokenizer.encode_batch(sources), bundle.target_tokenizer.answers(targets, sources))
 
 
-def _prepared(folder: Path, bundle: Bundle, name: str) -> Pairs:
-    """The pairs of a run or prepared folder, as lists."""
+def _prepared(folder: Path, bundle: Bundle, name: str, most: int) -> Pairs:
+    """Pairs of a run or prepared folder, as lists: those that `Pairs.spread` takes. The others are not read."""
     other = ", or text with --source and --target, and with --valid-source and --valid-target"
     store = open_pairs(folder, bundle, name, other)
-    return Pairs(*([side[place].tolist() for place in range(len(side))] for side in (store.source, store.target)))
+    places = range(0, len(store), _step(int(store.target.lengths.sum()) + len(store), most))
+    return Pairs(*([side[place].tolist() for place in places] for side in (store.source, store.target)))
+
+
+def _step(symbols: int, most: int) -> int:
+    """The distance between pairs that are taken, so that about ``most`` of their target symbols are."""
+    return max(1, -(-symbols // most))
 
 
 def _entries(

@@ -43,6 +43,9 @@ from multihead.translating.own_text import open_pairs
 _CELLS = 4_000_000
 """Pairs of a source and a target symbol that are processed together: memory."""
 
+_AT_A_TIME = 100_000
+"""Sentences whose symbols are counted together: memory."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -174,8 +177,11 @@ def choose(
     pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool, end: int
 ) -> Shortlist:
     """The shortlist for some pairs; ``shared``: both sides have one vocabulary; ``end``: the end symbol."""
-    ids, _ = pairs.target.gather(np.arange(len(pairs)))
-    frequent = np.argsort(-np.bincount(ids, minlength=target_vocab), kind="stable")[:always]
+    counts = np.zeros(target_vocab, np.int64)
+    for start in range(0, len(pairs), _AT_A_TIME):
+        ids, _ = pairs.target.gather(np.arange(start, min(start + _AT_A_TIME, len(pairs))))
+        counts += np.bincount(ids, minlength=target_vocab)
+    frequent = np.argsort(-counts, kind="stable")[:always]
     found = learn(pairs, source_vocab, target_vocab)
     words, targets = best(found, candidates)
     if shared:

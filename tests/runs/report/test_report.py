@@ -31,7 +31,7 @@ from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import open_prepared, open_training_text
 from multihead.runs.best.plan import BestConfig
 from multihead.runs.curves import read_curves
-from multihead.runs.report import card
+from multihead.runs.report import card, parts
 from multihead.runs.report.parts import _expected
 from multihead.runs.report.plan import Part, ReportSettings, decide, seconds, training_settings
 from multihead.runs.report.report import _training_words, report
@@ -168,6 +168,21 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
     adapted = build(TrainSettings, training_settings(low, part, None), "the settings")
     assert (adapted.lora, adapted.lora_alpha) == (4, 8.0)
     assert adapted.model_copy(update={"lora": None, "lora_alpha": None, "optimizer": again.optimizer}) == again
+
+
+@pytest.mark.parametrize(("best_by", "step"), [("bleu", 2), ("loss", 3), ("chrf", 1)])
+def test_the_kept_model_is_the_best_by_the_score_of_the_run(
+    short: Path, monkeypatch: pytest.MonkeyPatch, best_by: Any, step: int
+) -> None:
+    rows = [(1, 3.0, 10.0, 50.0), (2, 2.0, 30.0, 40.0), (3, 1.0, 20.0, 30.0)]
+    log = [
+        {"kind": "validation", "step": number, "loss": loss, "bleu": bleu, "chrf": chrf}
+        for number, loss, bleu, chrf in rows
+    ]
+    config = config_of(short)
+    training = config.training.model_copy(update={"best_by": best_by})
+    monkeypatch.setattr(parts, "read_begun_run", lambda _: config.model_copy(update={"training": training}))
+    assert (parts.kept_record(log, short)["step"], parts.kept_record(log, short)["last"]) == (step, 3)
 
 
 def test_a_training_takes_what_its_updates_and_validations_take() -> None:

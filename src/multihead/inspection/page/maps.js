@@ -44,7 +44,7 @@ function drawThumbs() {
 function drawMap() {
   const { rows, columns, layers } = data.attention[KINDS[at.kind][0]];
   const weights = weightsOf(at.layer, at.head);
-  const most = Math.max(1, ...weights.flat());
+  const most = weights.flat().reduce((a, b) => Math.max(a, b), 1);
   const told = byId("told");
   const which = `Layer ${at.layer + 1} of ${layers.length}, ${at.head < 0 ? `mean of ${layers[0].length} heads` : `head ${at.head + 1}`}`;
   told.textContent = `${which}; each row adds up to 100%.`;

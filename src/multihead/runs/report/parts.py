@@ -14,7 +14,7 @@ from typing import Any
 
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.metrics.power_law import Gain, Training, estimate_gain
-from multihead.planning.settings import RunConfig
+from multihead.planning.settings import RunConfig, read_begun_run
 from multihead.preparing.derived import derive, nested_part
 from multihead.preparing.prepared import PreparedText
 from multihead.runs.best.plan import budget_of
@@ -159,12 +159,11 @@ def kept_record(log: Log, folder: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: the run has not validated a model.
     """
+    by = read_begun_run(folder).training.best_by
     judged = [
-        record
-        for record in log
-        if record["kind"] == "validation" and None not in (record.get("bleu"), record.get("loss"))
+        record for record in log if record["kind"] == "validation" and None not in map(record.get, ("bleu", "loss", by))
     ]
     if not judged:
         raise ConfigurationError(f"{folder}: nothing was validated yet; wait for the first validation")
-    best = max(judged, key=lambda record: (record["bleu"], -record["loss"]))
+    best = max(judged, key=lambda record: (-record[by] if by == "loss" else record[by], -record["loss"]))
     return {**best, "last": max(record["step"] for record in log)}
