@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -115,14 +116,17 @@ def nearest_existing(folder: Path) -> Path:
         ConfigurationError: that is a file, or ``folder`` is a URL.
     """
     refuse_url(folder)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
-    if not existing.exists():
-        raise ConfigurationError(
-            f"{existing}: is a link to {existing.readlink()}, which does not exist: make that first"
-        )
-    if not existing.is_dir():
-        raise ConfigurationError(f"{existing}: is a file; --output names a folder")
-    return existing
+    for path in (folder, *folder.absolute().parents):
+        try:
+            mode = path.stat().st_mode  # asked once: another process may make or remove it meanwhile
+        except (FileNotFoundError, NotADirectoryError):
+            if path.is_symlink():
+                raise ConfigurationError(f"{path}: is a link to {path.readlink()}, which does not exist") from None
+            continue
+        if not stat.S_ISDIR(mode):
+            raise ConfigurationError(f"{path}: is a file; --output names a folder")
+        return path
+    raise AssertionError("the root of a file system exists")
 
 
 def is_begun(folder: Path, final: str) -> bool:
