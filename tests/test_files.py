@@ -187,7 +187,7 @@ def test_a_place_that_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monk
     check_new_folder(tmp_path / "link" / "new")
     with pytest.raises(ConfigurationError, match="link: is a link to a folder, which cannot be replaced"):
         check_new_folder(tmp_path / "link")
-    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    monkeypatch.setattr(os.path, "ismount", lambda _: True)
     with pytest.raises(ConfigurationError, match="there: is where a file system is mounted"):
         check_new_folder(tmp_path / "there")
 

@@ -78,7 +78,7 @@ def check_new_folder(path: Path) -> None:
             raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose a new folder")
         if path.resolve() == Path.cwd():
             raise ConfigurationError(f"{path}: is the current folder, which cannot be replaced. Choose a new folder")
-        if path.is_symlink() or path.is_mount():
+        if path.is_symlink() or os.path.ismount(path):
             what = "a link to a folder" if path.is_symlink() else "where a file system is mounted"
             raise ConfigurationError(f"{path}: is {what}, which cannot be replaced. Choose a new folder in it")
         return

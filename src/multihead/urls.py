@@ -25,6 +25,6 @@ def url_of(path: str | Path) -> str | None:
     return f"{found[1]}://{name[found.end() :]}"
 
 
-def absolute(path: Path) -> Path:
+def absolute(path: str | Path) -> Path:
     """The path as it is named from any directory; a URL stays as it is."""
-    return path if url_of(path) else path.absolute()
+    return Path(path) if url_of(path) else Path(path).absolute()

@@ -119,14 +119,16 @@ def nearest_existing(folder: Path) -> Path:
     for path in (folder, *folder.absolute().parents):
         try:
             mode = path.stat().st_mode  # asked once: another process may make or remove it meanwhile
-        except (FileNotFoundError, NotADirectoryError):
+        except PermissionError:
+            raise
+        except OSError:  # it does not exist, or cannot under such a name
             if path.is_symlink():
                 raise ConfigurationError(f"{path}: is a link to {path.readlink()}, which does not exist") from None
             continue
         if not stat.S_ISDIR(mode):
             raise ConfigurationError(f"{path}: is a file; --output names a folder")
         return path
-    raise AssertionError("the root of a file system exists")
+    raise ConfigurationError(f"{folder}: not even {folder.absolute().anchor} exists; choose another folder")
 
 
 def is_begun(folder: Path, final: str) -> bool:

@@ -132,6 +132,7 @@ def test_under_autocast_it_is_computed_in_float32_too() -> None:
             output, state = linear_attention_step(*tensors)
     assert state.memory.dtype == torch.float32
     assert torch.equal(output, expected)
+    assert linear_attention(*(tensor.to("meta") for tensor in tensors)).shape == expected.shape  # has no autocast
 
 
 def test_what_does_not_fit_is_named(unchecked: None) -> None:

@@ -25,7 +25,9 @@ import elastic
 import processes
 import pytest
 
-from multihead.cli.process import StopSignal, tell
+from multihead.cli.help import tell
+from multihead.cli.main import main
+from multihead.cli.process import StopSignal
 from multihead.training.progress import RunLog
 
 if TYPE_CHECKING:
@@ -294,6 +296,7 @@ def test_a_reader_that_has_ended_ends_no_work(monkeypatch, tmp_path):
         patch.setattr(click, "echo", closed)
         patch.setattr(sys, "stderr", io.StringIO())
         tell("a line")
+        assert main([]) == 2  # the help, to a standard output that is closed
     log = RunLog(tmp_path, closed)
     with pytest.raises(BrokenPipeError):
         log.say("a line")

@@ -11,7 +11,6 @@ where a mask has lengths, nothing spreads from the padding, not even NaN or infi
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.attention.backends.blockwise import Blockwise
-from multihead.attention.backends.call import Backend, Call, Plan, describe_call
+from multihead.attention.backends.call import Backend, Call, Plan, describe_call, without_autocast
 from multihead.attention.backends.explicit import Explicit
 from multihead.attention.backends.flex import Flex
 from multihead.attention.backends.long import Long
@@ -110,7 +109,7 @@ def attention(
     )
     dtype = query.dtype
     # The plan has settled the type; autocast must not change it again.
-    with _without_autocast(query.device.type):
+    with without_autocast(query.device.type):
         if plan.compute_dtype is not None:
             query, key, value = (tensor.to(plan.compute_dtype) for tensor in (query, key, value))
         if mask is not None and plan.reads_padding:
@@ -283,9 +282,3 @@ def _is_clean(padding: KnownPadding, query: Tensor, key: Tensor, output: Tensor)
     except RuntimeError:  # under torch.func.vmap, or with tensors that have no numbers
         return False
     return math.isfinite(total)
-
-
-def _without_autocast(device_type: str) -> AbstractContextManager[object]:
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.attention.backends.call import at_least_float32
+from multihead.attention.backends.call import at_least_float32, without_autocast
 from multihead.attention.masks import Causal, Mask, Padding
 from multihead.errors import MaskError, ShapeError
 
@@ -89,7 +89,7 @@ def linear_attention(
             raise ShapeError(f"the mask has lengths of {len(padding.lengths)} sentences, the batch {query.shape[0]}")
     dtype = query.dtype
     query, key, value = (at_least_float32(t) for t in (query, key, value))
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         return _whole(query, key, value, causal, paddings, feature_map).to(dtype)
 
 
@@ -137,7 +137,7 @@ def linear_attention_step(
         raise ShapeError(f"each new position has a query and a key, got {query.shape[2]} and {key.shape[2]}")
     dtype = query.dtype
     query, key, value = (at_least_float32(t) for t in (query, key, value))
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         output, state = _causal(feature_map(query), feature_map(key), value, state)
     return output.to(dtype), state
 

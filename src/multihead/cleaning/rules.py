@@ -132,7 +132,8 @@ def record_of_rules(scan: CorpusScan, rules: Rules, held_out: Sequence[CorpusSca
         "input": [file.sha256[:16] for file in scan.files],
         "settings": rules.settings.model_dump(mode="json"),
         "languages": list(rules.languages),
-        "read": list(scan.languages),
+        # Of a file of several languages, these decide what is read; the line above has them if they are checked.
+        **({"read": list(scan.languages)} if "language" in rules.settings.skip else {}),
         "held_out": [file.sha256[:16] for one in held_out for file in one.files],
         "model": model,
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command, language_flags
 from multihead.text.languages import Languages
 
@@ -30,4 +31,4 @@ def adapt(model: Path, adapter: Path, output: Path, languages: Languages) -> Non
     configure_process()
     from multihead.translating.adapt import apply_adapter
 
-    apply_adapter(model, adapter, output=output, languages=languages, say=lambda line: click.echo(line, err=True))
+    apply_adapter(model, adapter, output=output, languages=languages, say=tell)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command
 
 
@@ -41,4 +42,4 @@ def average(
     configure_process()
     from multihead.runs.average import average as run
 
-    run(*folders, output=output, last=last, weights=weights, say=lambda line: click.echo(line, err=True))
+    run(*folders, output=output, last=last, weights=weights, say=tell)

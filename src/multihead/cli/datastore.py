@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command
 from multihead.errors import ConfigurationError
 
@@ -88,7 +89,7 @@ def datastore(
         others=others,
         neighbours=neighbours,
         most=most,
-        say=lambda line: click.echo(line, err=True),
+        say=tell,
     )
 
 

@@ -6,6 +6,9 @@ An example is a line as users type it; ``tests/cli/test_help.py`` parses each of
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +16,18 @@ import click
 
 RESULT = "multihead.result"
 """Key of click's ``Context.meta``: the line that ``--quiet`` holds back until the command has ended."""
+
+
+def tell(line: str) -> None:
+    """Write a line to standard error; that its reader has ended is no reason to end the work.
+
+    That happens after Ctrl-C with ``2>&1 | tee log``: the signal ends `tee`, too.
+    """
+    try:
+        click.echo(line, err=True)
+    except OSError:
+        with contextlib.suppress(OSError):  # Python writes what is left when it ends: to nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class ExampleCommand(click.Command):

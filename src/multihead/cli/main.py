@@ -8,6 +8,7 @@ allocator, signals).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead import __version__
-from multihead.cli.help import RESULT, ExampleGroup
+from multihead.cli.help import RESULT, ExampleGroup, tell
 from multihead.errors import MultiheadError, OutputClosedError
 from multihead.platforms import replace_closed_streams, use_utf8_streams
 
@@ -146,7 +147,7 @@ def multihead() -> None:
 def _write_result(context: click.Context, status: Any) -> Any:
     """Write the line that ``--quiet`` has held back, when a command has ended without an error."""
     if RESULT in context.meta:
-        click.echo(context.meta[RESULT], err=True)
+        tell(context.meta[RESULT])
     return status
 
 
@@ -164,7 +165,8 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        with contextlib.suppress(OSError):  # standard output may be closed
+            click.echo(error.format_message())
         return 2
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
@@ -195,8 +197,6 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _fail(message: str, status: int) -> int:
     """Print a message as one line."""
-    from multihead.cli.process import tell
-
     tell(f"multihead: {' '.join(part.strip() for part in message.splitlines())}")
     return status
 

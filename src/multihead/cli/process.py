@@ -11,7 +11,6 @@ import ctypes
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.help import RESULT
+from multihead.cli.help import RESULT, tell
 from multihead.configuration import get_launch
 from multihead.errors import ConfigurationError, MultiheadError
 from multihead.platforms import HAS_GLIBC, STOP_SIGNALS
@@ -39,18 +38,6 @@ def is_quiet() -> bool:
     """Whether ``--quiet`` was given to the command that runs."""
     context = click.get_current_context(silent=True)
     return context is not None and QUIET in context.meta
-
-
-def tell(line: str) -> None:
-    """Write a line to standard error; that its reader has ended is no reason to end the work.
-
-    That happens after Ctrl-C with ``2>&1 | tee log``: the signal ends `tee`, too.
-    """
-    try:
-        click.echo(line, err=True)
-    except OSError:
-        with contextlib.suppress(OSError):  # Python writes what is left when it ends: to nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def remark(line: str) -> None:

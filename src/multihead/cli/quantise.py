@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command
 
 
@@ -35,4 +36,4 @@ def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) 
     configure_process()
     from multihead.translating.quantise import quantise as run
 
-    run(model, output=output, precision=precision, say=lambda line: click.echo(line, err=True))
+    run(model, output=output, precision=precision, say=tell)

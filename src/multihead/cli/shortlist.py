@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command
 
 
@@ -46,4 +47,4 @@ def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> N
     configure_process()
     from multihead.translating.shortlist import shortlist as run
 
-    run(model, data=data, always=always, candidates=candidates, say=lambda line: click.echo(line, err=True))
+    run(model, data=data, always=always, candidates=candidates, say=tell)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.help import tell
 from multihead.cli.options import Command
 
 
@@ -32,4 +33,4 @@ def shrink(model: Path, output: Path, **sizes: int | None) -> None:
     configure_process()
     from multihead.runs.shrink import shrink as run
 
-    run(model, output=output, **sizes, say=lambda line: click.echo(line, err=True))
+    run(model, output=output, **sizes, say=tell)

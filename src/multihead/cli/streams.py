@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
-import click
-
+from multihead.cli.help import tell
 from multihead.cli.process import is_quiet
 from multihead.data.text_files import LineStream, decode_line, split_lines
 from multihead.errors import DataError, OutputClosedError
@@ -85,7 +84,7 @@ class _ProgressLines:
         speed = (self._done - self._before) / (now - self._started)
         remaining = _duration((self._total - self._done) / speed) if speed else "no telling how long"
         counted = f"{self._done:,} of {self._total:,} {self._things}"
-        click.echo(f"{self._verb} {counted}, {_rate(speed)} a second, {remaining} still", err=True)
+        tell(f"{self._verb} {counted}, {_rate(speed)} a second, {remaining} still")
 
 
 def _rate(speed: float) -> str:

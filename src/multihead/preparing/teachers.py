@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import torch
@@ -172,7 +172,8 @@ def _load_again(folder: Path, config: RunConfig, prepared: PreparedText) -> list
     models = []
     for teacher in config.teachers:
         path = Path(teacher.path)
-        if not path.exists() and (moved := folder.absolute().parent / path.name).exists():
+        moved = folder.absolute().parent / PureWindowsPath(teacher.path).name  # a run may come from Windows
+        if not path.exists() and moved.exists() and weights_digest(moved) == teacher.weights:
             path = moved
         if weights_digest(path) != teacher.weights:
             raise ConfigurationError(

@@ -153,6 +153,8 @@ def test_empty_batches_and_sentences() -> None:
     assert chain_marginals(torch.zeros(2, 3, 2).bfloat16(), torch.zeros(2, 2).bfloat16()).dtype == torch.bfloat16
     draw = torch.Generator().manual_seed(1)
     unary, transition = (torch.randn(*size, generator=draw).half() for size in ((2, 3, 2), (2, 2)))
+    mixed = chain_log_partition(unary.bfloat16(), transition.float())
+    torch.testing.assert_close(mixed, chain_log_partition(unary.bfloat16().float(), transition.float()))
     segment, lengths = torch.randn(2, 3, 2, 2, generator=draw).half(), torch.tensor([3, 1])
     for function, scores in (
         (chain_marginals, unary),

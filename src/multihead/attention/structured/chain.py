@@ -104,7 +104,7 @@ def _solve(unary: Tensor, transition: Tensor, present: Tensor | None) -> tuple[T
         )
     if batch == 0 or length == 0:
         return unary.sum((1, 2)), unary
-    dtype = unary.dtype
+    dtype = torch.promote_types(unary.dtype, transition.dtype)
     unary, transition = at_least_float32(unary), at_least_float32(transition)  # float16 has no IMPOSSIBLE
     scores = unary.permute(1, 2, 0).clamp(min=IMPOSSIBLE).contiguous()
     # Subtracting a constant from all states of a position changes no marginal and keeps more digits of float32.

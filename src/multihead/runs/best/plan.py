@@ -129,8 +129,8 @@ class Fitting:
     """What a measurement of the pace says of a single training.
 
     Attributes:
-        updates: of the usual network, that fit into the time.
-        half: the sizes of a network with half of its parameters, if there is one.
+        updates: that fit into the time, of the network that it would have.
+        half: the sizes of a network with half of the parameters of that, if there is one.
     """
 
     updates: int
