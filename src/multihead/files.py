@@ -118,6 +118,13 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def fsync_all(folder: Path) -> None:
+    """Force a folder and everything in it to the disk."""
+    for path in folder.rglob("*"):
+        fsync(path)
+    fsync(folder)
+
+
 def force(descriptor: int) -> None:
     """Force an open file to the disk."""
     if not platforms.HAS_FULL_SYNC or not platforms.force_drive(descriptor):
@@ -252,9 +259,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             yield draft
-            for file in draft.rglob("*"):
-                fsync(file)
-            fsync(draft)
+            fsync_all(draft)
             _finish_replacement(path)
             if path.exists():
                 replace(path, _aside(path))

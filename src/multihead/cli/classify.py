@@ -173,13 +173,13 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
                     shown[place] = f"{shaded_text(explained, color=color)}\n"
         return shown
 
+    ended = False
     try:
         filter_lines(show)
-    finally:  # also if standard output was closed, or a line is wrong
-        if html is not None and documents:
+        ended = True
+    finally:  # if standard output was closed, or a line is wrong, the page has the documents before
+        if html is not None and (documents or ended):
             write_text(html, shaded_page(documents))
-    if html is not None and not documents:
-        write_text(html, shaded_page(documents))
 
 
 @classify.command(

@@ -1,4 +1,4 @@
-"""Commands whose ``--help`` has examples.
+"""What all commands have: examples in ``--help``, lines for people.
 
 An example is a line as users type it; ``tests/cli/test_help.py`` parses each of them. Only click is imported here:
 ``multihead --help`` and ``multihead env`` need nothing else. Flags under headings are in `cli.options`.

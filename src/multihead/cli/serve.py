@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from multihead.cli.choosing import parse_weights
+from multihead.cli.help import tell
 from multihead.cli.options import Command, check_positive, check_search, complete_as, flags_of, require_flag
 from multihead.configuration import build
 from multihead.decoding.search import Mean
@@ -183,15 +183,15 @@ def serve(
     search_threads = torch.get_num_threads()
 
     def make_scheduler() -> Scheduler:
-        return Scheduler(settings, sources, search_threads, _say, collect_and_freeze)
+        return Scheduler(settings, sources, search_threads, tell, collect_and_freeze)
 
     with server.bind(settings.host, settings.port) as listening:
         host, port = listening.getsockname()[:2]
-        _say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/")
+        tell(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/")
         if hint := team.hint(folders):
-            _say(hint)
+            tell(hint)
         if token is None and not ip_address(host).is_loopback:
-            _say("warning: others on the network can use this server, and no token is asked for: see --token-file")
+            tell("warning: others on the network can use this server, and no token is asked for: see --token-file")
         scheduler = asyncio.run(server.serve(make_scheduler, listening, token))
     if scheduler.load_error is not None:
         raise scheduler.load_error
@@ -308,12 +308,6 @@ def parse_models(given: Sequence[str]) -> dict[tuple[str, ...] | None, Path]:
             raise ConfigurationError(f"{text}: {what} a model already: {folders[key]}; give this one {remedy}")
         folders[key] = Path(folder)
     return folders
-
-
-def _say(line: str) -> None:
-    """Write a line to standard error; that nobody reads it any more is no reason not to go on, or not to stop."""
-    with contextlib.suppress(OSError):
-        click.echo(line, err=True)
 
 
 def _read_token(settings: ServeSettings) -> str | None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from multihead.configuration import Settings
 from multihead.data.store import Int64
 from multihead.errors import FormatError
-from multihead.files import force, fsync, remove, replace, write_chunks, write_errors
+from multihead.files import fsync, fsync_all, remove, replace, write_chunks, write_errors
 from multihead.sealed import open_folder, seal
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -65,15 +65,10 @@ def write_side(run: Path, name: str, origin: str, parts: Iterable[Arrays]) -> No
                         streams[file] = stack.enter_context((draft / file).open("wb"))
                     streams[file].write(array.tobytes())
                     sizes[file] = sizes.get(file, 0) + array.size
-            for stream in streams.values():
-                stream.flush()
-                force(stream.fileno())
         text = SideDescription(origin=origin, sizes=sizes).model_dump_json(indent=1) + "\n"
         write_chunks(draft / f"{name}.json", [text.encode()])
         seal(draft)
-        for written in draft.iterdir():
-            fsync(written)
-        fsync(draft)
+        fsync_all(draft)
         remove(path)
         replace(draft, path)
         fsync(run)

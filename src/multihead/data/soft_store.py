@@ -27,7 +27,17 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.data.store import Int64
 from multihead.errors import FormatError
-from multihead.files import copy_folder, force, fsync, remove, replace, write_chunks, write_errors, write_text
+from multihead.files import (
+    copy_folder,
+    force,
+    fsync,
+    fsync_all,
+    remove,
+    replace,
+    write_chunks,
+    write_errors,
+    write_text,
+)
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.sealed import MANIFEST, manifest_of, open_folder, parse_json, read_file
 
@@ -206,9 +216,7 @@ class SoftStoreWriter:
             write_chunks(self._part / _DESCRIPTION, [text.encode()])
             listed = [_DESCRIPTION, *(name for name, _ in self._items())]
             write_chunks(self._part / MANIFEST, [manifest_of(self._part, among=listed)])
-            for file in self._part.iterdir():
-                fsync(file)
-            fsync(self._part)
+            fsync_all(self._part)
             remove(self._path)
             replace(self._part, self._path)
             remove(self._path / _PROGRESS)  # until here, a killed process leaves what can be finished again

@@ -243,7 +243,7 @@ def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
         config = new.decide(data)
         build, processes = lambda: _described(kind, config), kind.context.processes
         combination, _ = combine(build, config.training, processes, kind.context.parallel)
-        require_memory(build, config.training, processes.size if combination == "sharded" else 1)
+        require_memory(build, config.training, combination, processes)
         checkpoint = new.first_checkpoint(config)
         if checkpoint is not None:
             save(folder / "checkpoints", checkpoint, keep=1)
@@ -267,7 +267,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     checkpoint = trainer_class.newest_checkpoint(folder, log.say, processes)
     if checkpoint is not None:
         _check_sizes(kind, config, checkpoint)
-    require_memory(build, config.training, processes.size if combination == "sharded" else 1)
+    require_memory(build, config.training, combination, processes)
     model = kind.network(config)
     processes.all_gather("built")  # a process that could not build it ends the others here, not while they wait for it
     if combination == "replicated":
@@ -387,20 +387,23 @@ def state_bytes(build: Callable[[], Any], training: TrainingConfig) -> tuple[int
     return 4 * (copies * (parameters - frozen) + frozen), parameters
 
 
-def require_memory(build: Callable[[], Any], training: TrainingConfig, parts: int = 1) -> None:
+def require_memory(
+    build: Callable[[], Any], training: TrainingConfig, combination: Combination, processes: Processes
+) -> None:
     """Check that a device has the memory for weights, gradients and what the optimizer keeps.
 
     Args:
         build: builds the network.
         training: how it is trained.
-        parts: number of devices that these are divided among.
+        combination: how the processes combine gradients; they divide all of this if it is ``"sharded"``.
+        processes: those that train.
 
     Raises:
         ConfigurationError: it has not; activations, which depend on the batch, come on top.
     """
     memory = memory_of(training.device)
     needed, parameters = state_bytes(build, training)
-    needed //= parts
+    needed //= processes.size if combination == "sharded" else 1
     if memory is not None and needed > memory:
         raise ConfigurationError(
             f"these settings need {needed / 2**30:,.0f} GB for a network of {parameters:,} parameters, its gradients "

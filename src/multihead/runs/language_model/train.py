@@ -128,7 +128,7 @@ class NewLanguageModelRun(NewRun[LanguageModelRunConfig, StoredText]):
 
     def _measure(self, data: StoredText, model: DecoderConfig, trial: TrainingConfig) -> Pace:
         """Time updates of a network that is discarded."""
-        require_memory(lambda: DecoderLM(model), trial)
+        require_memory(lambda: DecoderLM(model), trial, "sum", self._context.processes)
         self._context.say("measuring how fast this machine trains the model")
         self._context.use_threads(trial.threads)
         with torch.random.fork_rng():

@@ -163,9 +163,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
 
         def pace(trial: TrainingConfig) -> Pace:
             build, asked = lambda: new_network(model, trial), self._settings.parallel
-            shards = combine(build, trial, self._context.processes, asked)[0] == "sharded"
-            require_memory(build, trial, self._context.processes.size if shards else 1)
             processes = self._context.processes
+            require_memory(build, trial, combine(build, trial, processes, asked)[0], processes)
             self._context.say("measuring how fast this machine trains the model")
             self._context.use_threads(processes.threads_per_process(trial.threads))
             if processes.size > 1:
