@@ -18,6 +18,7 @@ import torch
 from tests.conftest import WORDS
 
 from multihead import work_folder
+from multihead.bundle import load_bundle, save_bundle
 from multihead.configuration import build, inspect_machine
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError, InputError, Interrupted
@@ -284,6 +285,63 @@ def test_an_outcome_that_is_damaged_is_read_again(short: Path, whole: Path, tmp_
     assert any("is damaged" in line for line in said)
     for name in ("report.json", "report.md"):
         assert (moved / name).read_bytes() == (whole / name).read_bytes()
+
+
+def in_stages(tmp_path: Path, *runs: Path) -> Path:
+    """A run in stages, as far as a report reads it: its forward model, its student."""
+    folder = tmp_path / "stages"
+    own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}, "budget": None, "updates": 9}
+    folder.mkdir()
+    work_folder.write(folder, BestConfig(forward=3, reverse=1, **own))
+    for name, run in zip(("forward-1", "student"), runs, strict=False):
+        shutil.copytree(run, folder / name)
+    return folder
+
+
+def test_a_run_in_stages_without_a_forward_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"forward-1: no run has begun there: there is no run\.json in it"):
+        write(in_stages(tmp_path), tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_errors_are_those_of_the_model_that_a_run_in_stages_ends_with(short: Path, tmp_path: Path) -> None:
+    """Perhaps the last weights of a student rather than those that its training chose."""
+    folder = in_stages(tmp_path, short, short)
+    bundle = load_bundle(short)
+    with torch.no_grad():
+        for tensor in bundle.model.parameters():
+            tensor += 0.05 * torch.randn_like(tensor)
+    save_bundle(folder / "best", bundle, {}, "Made by a test.")
+    found = write(folder, tmp_path / "report")
+    text = open_training_text(short, config_of(short).data, None)
+    expected = find_errors(
+        Translator.load(folder).translate(text.valid_sources), text.valid_targets, text.valid_sources, language="en"
+    )
+    assert found.errors.bleu == expected.bleu
+    assert found.errors.bleu != write(short, tmp_path / "other").errors.bleu
+
+
+def test_parts_do_not_begin_as_a_model_that_has_seen_all_pairs(short: Path, trained: Path, tmp_path: Path) -> None:
+    """A forward model that began as the one of both directions: the parts, and the whole, are trained from scratch."""
+    folder = in_stages(tmp_path, short, short)
+    given = GivenModel(path=str(trained / "best"), weights="0" * 64)
+    config = config_of(short).model_copy(update={"from_model": given})
+    for name in ("run.json", "run.copy.json"):
+        (folder / "forward-1" / name).unlink(missing_ok=True)
+    work_folder.write(folder / "forward-1", config)
+    assert config_of(folder / "forward-1").from_model == given
+    with pytest.raises(Interrupted):
+        write(
+            folder,
+            tmp_path / "report",
+            budget=2 * BUDGET,
+            stop_signal=lambda: 15 if list((tmp_path / "report").glob("trainings/*/run/run.json")) else None,
+        )
+    decided = json.loads((tmp_path / "report/run.json").read_text(encoding="utf-8"))
+    assert not decided["whole"]
+    assert [part["share"] for part in decided["parts"]][:4] == [0.125, 0.25, 0.5, 1.0]
+    (begun,) = (tmp_path / "report").glob("trainings/*/run")
+    assert config_of(begun).from_model is None
 
 
 @pytest.mark.proof

@@ -89,7 +89,14 @@ class ReportConfig(Settings):
 
 
 def decide(
-    asked: ReportSettings, config: RunConfig, updates: int, pace: float, versions: dict[str, str], sha256: str
+    asked: ReportSettings,
+    config: RunConfig,
+    updates: int,
+    pace: float,
+    versions: dict[str, str],
+    sha256: str,
+    *,
+    comparable: bool = True,
 ) -> ReportConfig:
     """Decide the trainings of a report.
 
@@ -100,6 +107,7 @@ def decide(
         pace: seconds per update of the run, validations included; 0 if that is unknown.
         versions: of multihead and what it depends on.
         sha256: of the run's run.json.
+        comparable: whether the run itself can be the training with all pairs.
 
     Raises:
         ConfigurationError: the budget is too short, or the text too small, for trainings that say anything.
@@ -109,10 +117,11 @@ def decide(
         pairs = config.data.pairs
         if pairs < _FEWEST_PAIRS:
             raise ConfigurationError(f"budget: parts of {pairs} pairs say nothing; expected {_FEWEST_PAIRS} or more")
-        one = _parts(config, updates, SHARES, 1.0, 1)
+        shares = SHARES if comparable else (*SHARES, 1.0)
+        one = _parts(config, updates, shares, 1.0, 1)
         possible = asked.budget / seconds(one, pace) if pace else 1.0
         if possible >= 1:
-            parts = _parts(config, updates, SHARES, 1.0, min(int(possible), _MOST_SEEDS))
+            parts, whole = _parts(config, updates, shares, 1.0, min(int(possible), _MOST_SEEDS)), comparable
         else:
             shares, whole = (*SHARES, 1.0), False
             needed = seconds(_parts(config, updates, shares, 1.0, 1), pace)

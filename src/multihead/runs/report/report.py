@@ -30,7 +30,7 @@ from multihead.inspection.curves import draw_curves
 from multihead.judging.errors import Errors, count_words, find_errors
 from multihead.planning.settings import RunConfig, read_begun_run
 from multihead.preparing.prepared import PreparedText, open_training_text
-from multihead.runs.best.plan import FORWARD, STUDENT
+from multihead.runs.best.plan import BEST, FORWARD, STUDENT
 from multihead.runs.curves import Log, panels_of, read_curves, read_log
 from multihead.runs.report import plan
 from multihead.runs.report.card import PICTURE, Report
@@ -88,7 +88,11 @@ def report(
     if (source is None) != (target is None):
         raise ConfigurationError("source and target: give both, or none for the validation text of the run")
     folder, (final, base) = Path(output), _runs(Path(run))
+    used = Path(run) if (Path(run) / BEST).is_dir() else final  # a run in stages may use a student's last weights
     config = read_begun_run(base)
+    started_alone = base == final or config.from_model is None
+    if not started_alone:  # the model that it began as has seen all pairs
+        config = config.model_copy(update={"from_model": None})
     others = [Path(path) for path in against]
     if final != base and base.resolve() not in {path.resolve() for path in others}:
         others.insert(0, base)  # a student begins as one of these: their curves belong together
@@ -104,14 +108,14 @@ def report(
         work_folder.restore(folder, ReportConfig, say)
         decided = work_folder.read(folder, ReportConfig)
         if decided is None:
-            decided = _begin(given, folder, base, config)
+            decided = _begin(given, folder, base, config, started_alone)
         else:
             work_folder.check_same_settings(folder, work_folder.given_settings(given), decided.asked)
             work_folder.remove_leftovers(folder)
         if decided.settings_sha256 != sha256_of(base / work_folder.RUN):
             raise ConfigurationError(f"{folder}: was begun with another run in {base}; choose a new folder")
         gain = measure_gain(base, folder, decided, config, text, context)
-        errors = _examine(final, text, examined, context)
+        errors = _examine(used, text, examined, context)
         picture = _draw(logs, folder, say)
         found = Report(str(run), config.data.pairs, logs, gain, errors, examined.name, picture)
         write_text(folder / "report.json", json.dumps(found.as_dict(), ensure_ascii=False, indent=2) + "\n")
@@ -137,14 +141,15 @@ def _runs(run: Path) -> tuple[Path, Path]:
     return run, run
 
 
-def _begin(given: ReportSettings, folder: Path, base: Path, config: RunConfig) -> ReportConfig:
+def _begin(given: ReportSettings, folder: Path, base: Path, config: RunConfig, comparable: bool) -> ReportConfig:
     """Decide the trainings; if that fails, leave the folder as it was."""
     log = read_log(base)
     updates = max(record["step"] for record in log)
     seconds = max(record["seconds"] or 0.0 for record in log)
     digest = sha256_of(base / work_folder.RUN)
     with work_folder.preparing(folder):
-        decided = plan.decide(given, config, updates, seconds / max(updates, 1), installed_versions(), digest)
+        pace = seconds / max(updates, 1)
+        decided = plan.decide(given, config, updates, pace, installed_versions(), digest, comparable=comparable)
         work_folder.write(folder, decided)
     return decided
 
