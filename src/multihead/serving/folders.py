@@ -40,6 +40,7 @@ class Team:
         weights: by which a translation is chosen among the hypotheses of the beam; None if it is not.
         search: settings that replace those of the model.
         name: tells it from other ways to use the model.
+        pair: the only direction that it is for, of a model of several; None if it is for all.
     """
 
     others: tuple[Path, ...] = ()
@@ -51,6 +52,7 @@ class Team:
     weights: Weights | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
+    pair: Pair | None = None
 
 
 def find_models(
@@ -81,6 +83,8 @@ def find_models(
         if pair is None and len(teams) > 1:
             pair = _pair_of(folder)
         for team in teams:
+            if None not in (team.pair, pair) and team.pair != pair:
+                continue
             searching = {**team.search, **search}
             _check_choice(team, searching)
             needed = _estimate(folder, team, searching.get("precision", "float32"))

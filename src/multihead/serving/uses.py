@@ -12,10 +12,12 @@ from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.serving.folders import Team
+from multihead.serving.served_model import Pair
 from multihead.translating.request import Weights, usual_weights
 from multihead.uses_file import USES, damaged, read_uses_file
 
 _MODELS = {"--with": "others", "--reverse": "reverse", "--judge": "judge"}
+_LANGUAGES = ("--source-language", "--target-language")
 
 
 def read_uses(run: Path) -> tuple[Team, ...]:
@@ -57,6 +59,7 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
         raise IndexError
     models: dict[str, tuple[Path, ...]] = dict.fromkeys(_MODELS.values(), ())
     search: dict[str, Any] = {}
+    languages: dict[str, str] = {}
     weights: Weights | None = None
     datastore: Path | None = None
     for flag, value in zip(flags[::2], flags[1::2], strict=True):
@@ -70,11 +73,25 @@ def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
             datastore = _model(run, value)
         elif flag == "--weights":
             weights = Weights.parse(value)
+        elif flag in _LANGUAGES:
+            languages[flag] = value
         else:
             raise FormatError(f"{run / USES}: {name}: {flag} is a flag that a server does not have")
     weights = weights or usual_weights(bool(models["reverse"]), bool(models["judge"]))
+    pair = Pair(*(languages[flag] for flag in _LANGUAGES)) if len(languages) == len(_LANGUAGES) else None
+    if pair is not None:
+        name = name.replace(f", {pair}", "")  # a request names its languages already
     others, reverse, judge = models["others"], models["reverse"], models["judge"]
-    return Team(others, reverse=reverse, judge=judge, datastore=datastore, weights=weights, search=search, name=name)
+    return Team(
+        others,
+        reverse=reverse,
+        judge=judge,
+        datastore=datastore,
+        weights=weights,
+        search=search,
+        name=name,
+        pair=pair,
+    )
 
 
 def _model(run: Path, value: str) -> Path:
