@@ -178,6 +178,19 @@ def test_a_word_shows_where_it_looked(opened_page: Chrome, content: dict[str, An
     assert browser.get_log("browser") == []
 
 
+def test_arrow_keys_follow_the_direction_of_the_text(browser: Chrome, content: dict[str, Any], tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    hebrew = ["שלום"] * len(content["source_words"])
+    opened(browser, explanation_page({**content, "source_words": hebrew}), tmp_path)
+    first, second = found(browser, ".source .word")[:2]
+    assert second.rect["x"] < first.rect["x"]
+    browser.execute_script("arguments[0].focus()", first)
+    for key, word in ((Keys.ARROW_LEFT, second), (Keys.ARROW_RIGHT, first)):
+        ActionChains(browser).send_keys(key).perform()
+        assert browser.switch_to.active_element == word
+
+
 LINKED = """
 const [word, hidden] = arguments;
 document.querySelectorAll(".pair .word")[word].dispatchEvent(new Event("mouseenter"));
@@ -297,6 +310,16 @@ def test_every_map_can_be_chosen(opened_page: Chrome, content: dict[str, Any]) -
         assert [name.text for name in found(browser, "#map thead th")] == content["attention"][kind]["columns"]
         assert [name.text for name in found(browser, "#map tbody th")] == content["attention"][kind]["rows"]
     assert browser.get_log("browser") == []
+
+
+def test_every_cell_of_a_map_has_its_weight_as_its_name(
+    browser: Chrome, content: dict[str, Any], tmp_path: Path
+) -> None:
+    cross = {"rows": ["one"], "columns": ["eins", "zwei", "drei", "</s>"], "layers": [[[[0.0, 0.002, 0.031, 0.967]]]]}
+    opened(browser, explanation_page({**content, "attention": {**content["attention"], "cross": cross}}), tmp_path)
+    cells = found(browser, "#map td[data-at]")
+    assert [cell.accessible_name for cell in cells] == ["0.0%", "0.2%", "3.1%", "97%"]
+    assert [cell.text for cell in cells] == ["", "", "", "97"]
 
 
 def test_the_tree_of_the_search(opened_page: Chrome, content: dict[str, Any]) -> None:

@@ -317,6 +317,12 @@ def test_lines_and_sentences(make_parts: Any, open_site: Open) -> None:
     assert "404" in found["missing"]
 
 
+def paste(browser: Chrome, text: str) -> None:
+    """Enter a text at once: the page translates what is there 150 ms after the last key."""
+    script = "arguments[0].focus(); document.execCommand('insertText', false, arguments[1])"
+    browser.execute_script(script, browser.find_element(By.ID, "source"), text)
+
+
 def test_the_page_translates_what_is_typed(
     browser: Chrome, make_parts: Callable[..., TranslatorParts], tmp_path: Path
 ) -> None:
@@ -332,7 +338,7 @@ def test_the_page_translates_what_is_typed(
         wait = WebDriverWait(browser, 20, 0.02)
         wait.until(lambda _: browser.find_element(By.ID, "state").text == "Ready.")
         assert browser.title == "German → English"
-        browser.find_element(By.ID, "source").send_keys("Zwei Hunde rennen.\nEin Park.")
+        paste(browser, "Zwei Hunde rennen.\nEin Park.")
         wait.until(lambda _: browser.find_element(By.ID, "state").text.startswith("Translated"))
         if EXACT:
             assert browser.find_element(By.ID, "translation").get_attribute("value") == expected
@@ -355,6 +361,72 @@ def test_the_page_translates_what_is_typed(
     finally:
         browser.get("about:blank")
         site.close()
+
+
+@pytest.fixture
+def held(browser: Chrome) -> Iterator[Callable[..., None]]:
+    """The page with a thread that records requests; a call answers one, by number and kind."""
+    script = """window.asked = [];
+    window.Worker = class {
+      constructor() { window.worker = this; }
+      postMessage({ number, kind }) { asked.push([number, kind]); }
+    };"""
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+    site = Site(web.SITE)
+    browser.get_log("browser")
+    browser.get(site.url)
+
+    def answer(number: int, kind: str, **given: Any) -> None:
+        wait = WebDriverWait(browser, 20, 0.02)
+        wait.until(lambda _: [number, kind] in browser.execute_script("return asked"))
+        browser.execute_script("worker.onmessage({ data: { number: arguments[0], ...arguments[1] } })", number, given)
+
+    yield answer
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    browser.get("about:blank")
+    site.close()
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+LOADED = {"source": "de", "target": "en", "directions": [], "search": {}}
+
+
+def test_a_translation_that_comes_too_late_is_not_shown(browser: Chrome, held: Callable[..., None]) -> None:
+    translation = browser.find_element(By.ID, "translation")
+    held(1, "load", result=LOADED)
+    paste(browser, "eins")
+    held(2, "translate", progress={"done": 0, "all": 1})
+    paste(browser, " zwei")
+    held(3, "translate", progress={"done": 0, "all": 1})
+    held(2, "stop", result=[{"text": "one", "finished": True}])  # it was on its way
+    assert (translation.get_attribute("value"), translation.get_attribute("aria-busy")) == ("", "true")
+    held(3, "translate", result=[{"text": "one two", "finished": True}])
+    assert (translation.get_attribute("value"), translation.get_attribute("aria-busy")) == ("one two", "false")
+
+
+def test_the_state_is_read_aloud_once(browser: Chrome, held: Callable[..., None]) -> None:
+    """A sentence is written once, and what changes with every block of bytes is busy."""
+    browser.execute_script(
+        """window.said = []; const state = document.getElementById("state");
+        const added = ({ addedNodes }) => [...addedNodes].map(({ data }) => [data, state.getAttribute("aria-busy")]);
+        new MutationObserver((all) => said.push(...all.flatMap(added))).observe(state, { childList: true });"""
+    )
+    for done in (1, 1, 2):
+        held(1, "load", progress={"done": done * 1e6, "all": 2e6})
+    held(1, "load", result=LOADED)
+    paste(browser, "eins")
+    for done in (0, 1, 2):
+        held(2, "translate", progress={"done": done, "all": 3})
+    held(2, "translate", result=[{"text": "one", "finished": True}])
+    *said, (last, busy) = browser.execute_script("return said")
+    assert said == [
+        ["Loading, 1 of 2 MB.", "true"],
+        ["Loading, 2 of 2 MB.", "true"],
+        ["Ready.", "false"],
+        ["Translating.", "true"],
+    ]
+    assert last.startswith("Translated in")
+    assert busy == "false"
 
 
 # --------------------------------------------------------------------------- several directions
@@ -430,7 +502,7 @@ def test_the_reader_chooses_the_target_language(browser: Chrome, several: Transl
         wait.until(lambda _: browser.find_element(By.ID, "state").text == "Ready.")
         choice = Select(browser.find_element(By.ID, "target"))
         assert [option.text for option in choice.options] == ["English", "German"]
-        browser.find_element(By.ID, "source").send_keys("Zwei Hunde rennen.")
+        paste(browser, "Zwei Hunde rennen.")
         translation, found = browser.find_element(By.ID, "translation"), dict[str, str | None]()
         for code in ("en", "de", "en"):
             choice.select_by_value(code)

@@ -176,7 +176,7 @@ def serve_page(browser: Chrome) -> Iterator[Callable[..., tuple[Page, Served]]]:
 def page(browser: Chrome, served: Served) -> Iterator[Page]:
     """A fresh page without stored state; checks afterwards that no script failed and nothing was blocked."""
     page = Page(browser, served.url)
-    page.open()
+    browser.get(served.url + "health")  # of the same origin, and soon there
     page.run("localStorage.clear(); sessionStorage.clear()")
     browser.get_log("browser")
     page.open()

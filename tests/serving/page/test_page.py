@@ -141,6 +141,18 @@ def test_lines_are_translated_one_by_one_and_only_where_they_change(page: Any) -
     assert max(page.weights, key=lambda name: page.weights[name]) == "drei"
 
 
+def test_a_selected_word_stays_selected_while_another_line_is_edited(page: Any) -> None:
+    page.translate("eins zwei\n\ndrei")
+    page.word(1).click()
+    shades, threads = page.weights, len(page.all("#links path"))
+    page.type(" vier")
+    page.until(lambda: page.finished() and page.translation == "one two\n\nthree four")
+    assert [word.text for word in page.all("[aria-pressed=true]")] == ["two"]
+    assert [word.text for word in page.all(".word[tabindex='0']")] == ["two"]
+    assert (page.weights, len(page.all("#links path"))) == (shades, threads)
+    assert page.find("#looked-word").text == "two"
+
+
 def test_many_lines_are_what_the_server_makes_of_the_whole(page: Any, served: Any) -> None:
     text = "\n".join(
         ["eins", "", "zwei drei", "vier fünf sechs", "   ", "sieben", "acht neun", "zehn", "null eins", ""]
@@ -203,6 +215,14 @@ def test_what_is_too_long_is_said_and_disturbs_nobody(page: Any, served: Any) ->
     assert page.find("#count").text == ""
 
 
+def test_the_focus_stays_where_a_line_can_be_tried_again(page: Any, served: Any) -> None:
+    page.translate("eins zwei\n" + "drei " * served.longest)
+    page.run("arguments[0].dataset.old = 'yes'", page.find(".way"))
+    page.find(".way").send_keys(Keys.ENTER)
+    page.until(lambda: page.all(".way:not([data-old])"))  # it was refused again
+    assert page.focused == page.find(".way")
+
+
 def test_a_server_that_is_gone_is_said_and_it_goes_on_when_it_is_back(page: Any, served: Any) -> None:
     page.translate("eins")
     served.stop()
@@ -220,16 +240,30 @@ def test_a_server_that_is_gone_is_said_and_it_goes_on_when_it_is_back(page: Any,
 
 def test_a_busy_server_is_asked_again_when_it_says_so(page: Any) -> None:
     page.run(
-        """const real = window.fetch; window.asked = 0;
+        """const real = window.fetch, notice = document.querySelector("#notice"); window.asked = window.aloud = 0;
+        new MutationObserver((all) => (aloud += all.filter(({ target }) => !target.closest("[aria-hidden]")).length))
+          .observe(notice, { childList: true, subtree: true });
         window.fetch = (where, how) => (!where.endsWith("stream") || asked++ > 0) ? real(where, how)
           : Promise.resolve(new Response('{"error": "queue_full", "message": "full"}',
               { status: 429, headers: { "Retry-After": "2" } }));"""
     )
     page.type("eins")
-    page.until(lambda: page.find("#notice-text").text == "The server is busy. Trying again in 2 s.")
-    page.until(lambda: page.find("#notice-text").text == "The server is busy. Trying again in 1 s.")
+    page.until(lambda: page.find("#notice p").text == "The server is busy. Trying again in 2 s.")
+    page.until(lambda: page.find("#notice p").text == "The server is busy. Trying again in 1 s.")
+    assert page.run("return aloud") == 1  # not every second
     page.until(lambda: page.finished() and page.translation == "one")
     assert not page.find("#notice").is_displayed()
+
+
+def test_what_is_not_from_the_server_is_as_if_it_were_gone(page: Any) -> None:
+    """A page of a proxy in the place of the response."""
+    kinds = page.imported(
+        """const { Server } = await import("./static/api.js"), server = new Server();
+        window.fetch = () => Promise.resolve(new Response("<!doctype html>"));
+        const asked = [server.info({}), server.models(), server.pairs(), server.description(), server.translateAll({})];
+        return (await Promise.allSettled(asked)).map(({ reason }) => reason.kind ?? reason.name);"""
+    )
+    assert kinds == ["offline"] * 5
 
 
 def test_a_token_is_asked_for_where_there_is_one(serve_page: Any, translator: Translator) -> None:
@@ -246,7 +280,7 @@ def test_a_token_is_asked_for_where_there_is_one(serve_page: Any, translator: Tr
 
 def test_events_are_read_however_they_are_cut(page: Any) -> None:
     first = ': hello\r\n\r\nevent: partial\r\ndata: {"text":\r\ndata: "zwölf"}\r\n\r\n'
-    stream = first + "data: x\n\nevent: none\n\ndata:y\r\r"
+    stream = first + "data: x\n\nevent: none\n\ndata:y\r\rdata: a\u2028b\u2029c\n\n"
     found = page.imported(
         """const { eventsOf } = await import("./static/events.js");
         const bytes = new TextEncoder().encode(given[0]), all = [];
@@ -262,6 +296,7 @@ def test_events_are_read_however_they_are_cut(page: Any) -> None:
         stream,
     )
     expected = [["partial", '{"text":\n"zwölf"}'], ["message", "x"], ["message", "y"]]
+    expected += [["message", "a\u2028b\u2029c"]]
     assert found == [expected] * len(stream.encode())
 
 

@@ -81,8 +81,10 @@ def test_progress_is_what_is_done_and_can_be_canceled(page: Any, give: Any, tmp_
         };"""
     )
     (tmp_path / "a.txt").write_bytes(b"eins\n" * 50)
+    page.run("document.querySelector('#file-input').focus()")
     page.find("#file-input").send_keys(str(tmp_path / "a.txt"))
     page.until(lambda: page.run("return waiting.length") == 2)
+    assert page.focused == page.find("#file-cancel")
     seen = []
     for _ in range(2):
         bar = page.find("#file-progress")
@@ -117,6 +119,21 @@ def test_what_cannot_be_translated_is_said(page: Any, give: Any, name: str, cont
     assert page.find("#live").get_attribute("textContent") == f"{name}: {said}"
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.srt"])
+def test_a_file_that_can_no_longer_be_read_is_said(page: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"1\n00:00:01,0 --> 00:00:02,0\neins\n")
+    page.run("document.body.append(Object.assign(document.createElement('input'), {type: 'file', id: 'earlier'}))")
+    page.find("#earlier").send_keys(str(tmp_path / name))
+    (tmp_path / name).unlink()
+    page.run(
+        """const input = document.querySelector("#file-input");
+        input.files = document.querySelector("#earlier").files;
+        input.dispatchEvent(new Event("change"));"""
+    )
+    page.until(lambda: page.find("#file-choose").is_displayed())
+    assert page.find("#file-state").text == f"{name}: It cannot be read. If it has changed, choose it again."
+
+
 def test_a_part_that_is_too_large_is_divided_and_its_line_named(page: Any, give: Any, downloads: Any) -> None:
     """The server takes three lines at once here, and one word is too much for it."""
     page.run(
@@ -137,18 +154,55 @@ def test_a_part_that_is_too_large_is_divided_and_its_line_named(page: Any, give:
     assert give("a.txt", b"eins\n" * 20 + b"acht\n" + b"eins\n" * 9) == "a.txt: Line 21: At most 5 subwords are taken."
 
 
-def test_a_busy_server_is_waited_for(page: Any, give: Any, downloads: Any) -> None:
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (429, "queue_full", "The server is busy."),
+        (503, "model_unavailable", "De-en cannot be loaded now."),
+    ],
+)
+def test_a_busy_server_is_waited_for(page: Any, give: Any, downloads: Any, status: int, error: str, said: str) -> None:
     page.run(
         """const real = window.fetch; window.asked = 0; window.said = [];
         new MutationObserver(() => said.push(document.querySelector("#file-state").textContent))
           .observe(document.querySelector("#file-state"), { childList: true });
+        const [status, error] = arguments, content = { error, message: "de-en cannot be loaded now" };
         window.fetch = (where, how) => (where !== "translate" || asked++ > 0) ? real(where, how)
-          : Promise.resolve(new Response('{"error": "queue_full", "message": "full"}',
-              { status: 429, headers: { "Retry-After": "1" } }));"""
+          : Promise.resolve(Response.json(content, { status, headers: { "Retry-After": "1" } }));""",
+        status,
+        error,
     )
     assert give("a.txt", b"eins\nzwei").startswith("a.txt: done")
-    assert "a.txt: 0 of 2 lines. The server is busy. Going on by itself." in page.run("return said")
+    assert f"a.txt: 0 of 2 lines. {said} Going on by itself." in page.run("return said")
     assert downloads()[1] == b"one\ntwo\n"
+
+
+def test_an_event_that_says_to_wait_does_not_say_how_long(page: Any) -> None:
+    """It has no Retry-After; a document is not sent every second."""
+    found = page.imported(
+        """const { Server } = await import("./static/api.js");
+        const content = JSON.stringify({ error: "model_unavailable", message: "de-en cannot be loaded now" });
+        window.fetch = () => Promise.resolve(new Response(`event: error\\ndata: ${content}\\n\\n`));
+        const asked = new Server().translateDocument(new File(["eins"], "a.txt"), {}, undefined, () => {});
+        return asked.catch(({ kind, after, message }) => [kind, after, message]);"""
+    )
+    assert found == ["busy", 5, "De-en cannot be loaded now."]
+
+
+def test_a_file_canceled_while_the_server_is_looked_for_stays_canceled(page: Any) -> None:
+    phases = page.imported(
+        """const { FileTranslation } = await import("./static/file.js"), { Problem } = await import("./static/api.js");
+        const server = {
+          limits: {},
+          translateAll: () => Promise.reject(new Problem("offline", "offline")),
+          alive: async () => (one.cancel(), true),
+        };
+        const phases = [], file = new File(["eins"], "a.txt");
+        const one = new FileTranslation(server, file, {}, {}, ({ phase }) => phases.push(phase));
+        await one.run();
+        return phases;"""
+    )
+    assert phases == ["running", "waiting", "canceled"]
 
 
 def test_doubtful_lines_are_named(page: Any, give: Any, served: Any) -> None:

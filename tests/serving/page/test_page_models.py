@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("selenium", reason="pages are tested in a real browser")
 
 from selenium.webdriver.support.ui import Select
 
+from multihead.errors import FormatError
 from multihead.serving.served_model import ModelSource, Pair
 from multihead.translating.request import Weights
 
@@ -58,3 +60,72 @@ def test_models_of_the_same_languages_are_chosen_by_name(serve_page: Any, transl
     Select(page.find("#language")).select_by_value("de")
     assert [option.text for option in choice.options][1] == "Deutsch → Englisch · Ensemble, mit Auswahl"
     assert choice.first_selected_option.text == [option.text for option in choice.options][1]
+
+
+def test_a_chosen_word_is_forgotten_with_its_model(serve_page: Any, translator: Translator) -> None:
+    short = translator.searching(max_length=2)
+    sources = [
+        ModelSource(lambda: translator, Pair("de", "en")), ModelSource(lambda: short, Pair("en", "fr")),
+    ]  # fmt: skip
+    page, server = serve_page(sources)
+    page.until(lambda: page.find("#pair").is_displayed())
+    page.translate("eins zwei drei")
+    page.word(1).click()
+    page.all("#alternatives-list button")[0].click()
+    page.until(lambda: page.finished() and page.all(".word.given"))
+    Select(page.find("#pair")).select_by_visible_text("English → French")
+    wanted = server.ask("eins zwei drei", source="en", target="fr")["text"]
+    page.until(lambda: page.finished() and page.translation == wanted)
+    assert page.all(".word.given") == []
+
+
+def broken() -> Translator:
+    raise FormatError("damaged")
+
+
+HOLD = """
+const real = window.fetch;
+window.fetch = (where, how) => !(where.startsWith("info") && where.includes("target=fr")) ? real(where, how)
+  : new Promise((go, no) => Object.assign(window, { go: () => go(real(where, how)), no }));
+"""
+"""What the page asks of the model into French is not answered until `go()` or `no()`."""
+
+
+def test_a_model_that_cannot_be_loaded_is_said_until_another_is_chosen(serve_page: Any, translator: Translator) -> None:
+    page, _ = serve_page([ModelSource(lambda: translator, Pair("de", "en")), ModelSource(broken, Pair("en", "fr"))])
+    page.until(lambda: page.find("#pair").is_displayed())
+    assert page.translate("eins zwei") == "one two"
+    choice = Select(page.find("#pair"))
+    choice.select_by_visible_text("English → French")
+    page.until(lambda: "En-fr cannot be loaded now" in page.find("#notice").text)
+    assert "Trying again in" in page.find("#notice").text
+    choice.select_by_visible_text("German → English")
+    page.until(page.finished)
+    assert not page.find("#notice").is_displayed()
+    page.run(HOLD)
+    choice.select_by_visible_text("English → French")
+    page.until(lambda: page.run("return 'no' in window"))
+    choice.select_by_visible_text("German → English")
+    page.until(page.finished)
+    page.run("no(new TypeError('too late'))")
+    assert not page.find("#notice").is_displayed()
+
+
+def test_a_document_is_translated_while_its_model_is_loaded(
+    serve_page: Any, translator: Translator, tmp_path: Path
+) -> None:
+    sources = [
+        ModelSource(lambda: translator, Pair("de", "en")), ModelSource(lambda: translator, Pair("en", "fr")),
+    ]  # fmt: skip
+    page, _ = serve_page(sources)
+    page.until(lambda: page.find("#pair").is_displayed())
+    page.run(HOLD)
+    Select(page.find("#pair")).select_by_visible_text("English → French")
+    page.until(lambda: page.run("return 'go' in window"))
+    (tmp_path / "a.html").write_text("<p>eins</p>", encoding="utf-8")
+    page.find("#file-input").send_keys(str(tmp_path / "a.html"))
+    page.until(lambda: page.find("#file-choose").is_displayed())
+    assert page.find("#file-state").text.startswith("a.html: done, 1 of 1 passages")
+    assert page.find("#file-download").get_attribute("download") == "a_fr.html"
+    page.run("go()")
+    page.until(lambda: page.find("#target-language").text == "French")

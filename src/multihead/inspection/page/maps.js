@@ -53,7 +53,8 @@ function drawMap() {
     ...columns.map((column, c) => {
       const share = weights[r][c] / 1000;
       const strong = weights[r][c] / most > 0.6;
-      return make("td", { class: strong ? "strong" : "", "--weight": (weights[r][c] / most).toFixed(3), "data-at": `${r}-${c}` },
+      return make("td", { class: strong ? "strong" : "", "--weight": (weights[r][c] / most).toFixed(3), "data-at": `${r}-${c}`,
+        "aria-label": percent(share) },
         share >= 0.095 ? String(Math.round(100 * share)) : "");
     }))));
   const table = make("table", { class: "map" }, head, body);

@@ -74,7 +74,8 @@ for (const [side, words] of Object.entries(sides)) {
     word.addEventListener("blur", () => setTimeout(atRest));
     if (side === "target") word.addEventListener("click", () => choose(at));
     word.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const forward = getComputedStyle(word).direction === "rtl" ? -1 : 1;
+      const step = { ArrowRight: forward, ArrowLeft: -forward }[event.key];
       const across = { ArrowDown: "target", ArrowUp: "source" }[event.key];
       const next = step ? words[at + step] : across && across !== side ? sides[across][partner(side, at)] : null;
       if (next) { next.focus(); event.preventDefault(); }

@@ -4,6 +4,8 @@
 import { eventsOf } from "./events.js";
 import { say } from "./language.js";
 
+const UNSAID = 5; // seconds until a retry where the server does not say how many: an event has no Retry-After
+
 /** A failed request. `kind` is "offline" (no response), "busy" (retry after `after` seconds), "token" (a token is
  *  required), "refused" (this text is not accepted) or "stopped". `code` is the server's word for it. */
 export class Problem extends Error {
@@ -42,25 +44,25 @@ export class Server {
 
   /** Languages, limits and defaults of the server, or of one of its models ({source, target, model}). */
   async info(chosen) {
-    const received = await (await this.#fetch(`info?${new URLSearchParams(chosen)}`, {})).json();
+    const received = await this.#json(`info?${new URLSearchParams(chosen)}`);
     this.limits = received.limits;
     return received;
   }
 
   /** The models of the server, as {source, target, name}. */
   async models() {
-    return (await this.#fetch("models", {})).json();
+    return this.#json("models");
   }
 
   /** All pairs of languages, as {source, target}. */
   async pairs() {
-    const listed = await (await this.#fetch("languages", {})).json();
+    const listed = await this.#json("languages");
     return listed.flatMap(({ code, targets }) => targets.map((target) => ({ source: code, target })));
   }
 
   /** The description of the API. */
   async description() {
-    return (await this.#fetch("openapi.json", {})).json();
+    return this.#json("openapi.json");
   }
 
   /** Sends a request with a JSON body, or without one; returns its status and body as text, also of an error. */
@@ -91,17 +93,13 @@ export class Server {
 
   /** The translations of several texts, as {text, finished, ...}. */
   async translateAll(request, signal) {
-    const response = await this.#fetch("translate", {
+    const received = await this.#json("translate", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(request),
       signal,
     });
-    try {
-      return (await response.json()).translations;
-    } catch (error) {
-      throw error.name === "AbortError" ? error : new Problem("offline", "offline");
-    }
+    return received.translations;
   }
 
   /** Translates a document; `onProgress(done, total)` counts its passages. Returns its address, as {translatedFileUrl}. */
@@ -120,7 +118,7 @@ export class Server {
       for await (const { event, data } of eventsOf(response.body)) {
         const content = JSON.parse(data);
         if (event === "done") return content;
-        if (event === "error") throw this.#problem(0, content);
+        if (event === "error") throw this.#problem(0, content, UNSAID);
         onProgress(content);
       }
     } catch (error) {
@@ -128,6 +126,16 @@ export class Server {
       throw new Problem("offline", "offline");
     }
     throw new Problem("refused", "nothing");
+  }
+
+  /** The content of a response; one that is not JSON is a proxy's, or was cut off. */
+  async #json(path, options = {}) {
+    const response = await this.#fetch(path, options);
+    try {
+      return await response.json();
+    } catch (error) {
+      throw error.name === "AbortError" ? error : new Problem("offline", "offline");
+    }
   }
 
   get #authorization() {
@@ -155,6 +163,9 @@ export class Server {
     const after = Math.max(seconds || 0, 1);
     if (status === 429 || code === "queue_full") return new Problem("busy", "busy", { after, code });
     if (code === "loading" || code === "draining") return new Problem("busy", code, { after, code });
+    if (code === "model_unavailable") {
+      return new Problem("busy", `error_${code}`, { otherwise: sentence(message), after, code });
+    }
     if (status >= 502 && !message) return new Problem("offline", "offline"); // from a proxy
     if (!message) return new Problem("refused", "refused", { values: { status } });
     return new Problem("refused", `error_${code}`, { values: this.limits, otherwise: sentence(message), code });

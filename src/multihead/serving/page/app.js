@@ -41,9 +41,9 @@ let focusNext = null;
 let info = null;
 
 async function start() {
+  const asked = choices.chosen;
   try {
     if (!info) {
-      const asked = choices.chosen;
       const received = await server.info(asked);
       if (asked !== choices.chosen) return; // another model was chosen meanwhile
       if (!choices.several) choices.set(await server.pairs(), await server.models(), received);
@@ -51,10 +51,11 @@ async function start() {
       settings.setDefaults(info);
       showModel();
     }
+    notice.hide();
     lines.resume();
   } catch (problem) {
     if (!problem.kind) throw problem;
-    notice.show(problem);
+    if (asked === choices.chosen) notice.show(problem);
   }
 }
 
@@ -81,6 +82,7 @@ function showModel() {
 function chooseModel() {
   info = null;
   lines.pause();
+  for (const line of lines.all) line.prefix = ""; // a choice among the words of the other model
   lines.retranslateAll();
   start();
 }
@@ -105,13 +107,19 @@ function lineChanged(line) {
   if (selected && (!lines.all.includes(selected.line) || selected.line.state !== "done")) {
     if (focused === selected.line) focusNext = selected;
     deselect();
+  } else if (selected) {
+    output.mark(selected.line, selected.word);
+    if (!line) showAttention(selected.line, selected.word); // all words are new
   }
   if (focusNext && focusNext.line === line && line.state === "done") {
     const word = Math.min(focusNext.word, wordPlaces(line).length - 1);
     focusNext = null;
     output.word(line, word)?.focus();
   }
-  if (focusNext?.line.state === "refused") focusNext = null;
+  if (focusNext?.line.state === "refused") {
+    if (document.activeElement === document.body) output.way(focusNext.line)?.focus(); // what had the focus is gone
+    focusNext = null;
+  }
   updateSummary();
 }
 
@@ -255,8 +263,9 @@ byId("copy").addEventListener("click", async () => {
 
 /** The settings and the model that translate a file, and its languages. */
 function describeFile() {
-  const languages = { source: info?.source_language, target: info?.target_language };
-  return [{ ...settings.search, ...choices.chosen }, languages];
+  const { chosen } = choices;
+  const languages = { source: info?.source_language ?? chosen.source, target: info?.target_language ?? chosen.target };
+  return [{ ...settings.search, ...chosen }, languages];
 }
 
 showModel();

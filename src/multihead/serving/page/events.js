@@ -30,7 +30,7 @@ function parse(block) {
   let event = "message";
   const data = [];
   for (const line of block.split("\n")) {
-    const [, field, value] = line.match(/^([^:]*):? ?(.*)$/) ?? [];
+    const [, field, value] = line.match(/^([^:]*):? ?(.*)$/s) ?? [];
     if (field === "event") event = value;
     if (field === "data") data.push(value);
   }

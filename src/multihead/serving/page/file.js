@@ -132,10 +132,19 @@ export class FileTranslation {
     this.#onChange(this);
   }
 
+  /** The bytes of the file. Throws a Problem if it is a folder, or has changed since it was chosen. */
+  async #read() {
+    try {
+      return await this.#file.arrayBuffer();
+    } catch {
+      throw problem("file_unreadable");
+    }
+  }
+
   // ---- a text
 
   async #translateLines() {
-    this.#lines = linesOf(new Uint8Array(await this.#file.arrayBuffer()));
+    this.#lines = linesOf(new Uint8Array(await this.#read()));
     this.total = this.#lines.length;
     if (!this.total) throw problem("file_empty");
     this.#checkLengths();
@@ -205,6 +214,7 @@ export class FileTranslation {
         this.#change("waiting");
         await this.#pause(error.kind === "busy" ? 1000 * error.after : CHECK_INTERVAL);
         while (error.kind === "offline" && !(await this.#server.alive())) await this.#pause(CHECK_INTERVAL);
+        this.#stop.signal.throwIfAborted(); // canceled while it was asked
         this.problem = null;
         this.#change("running");
       }
@@ -228,6 +238,7 @@ export class FileTranslation {
     if (this.#file.size + 1000 > limit) {
       throw problem("file_too_large", { size: this.#file.size / 1e6, limit: limit / 1e6 });
     }
+    const file = new File([await this.#read()], this.name);
     const { source, target } = this.languages;
     const fields = { source: source ?? "", target: target ?? "", ...(this.#request.model ? { model: this.#request.model } : {}) };
     const count = (done, total) => {
@@ -235,7 +246,7 @@ export class FileTranslation {
       this.#change("running");
     };
     const made = await this.#patiently(() =>
-      this.#server.translateDocument(this.#file, fields, this.#stop.signal, count),
+      this.#server.translateDocument(file, fields, this.#stop.signal, count),
     );
     this.url = `download_file/${made.translatedFileUrl.split("/").at(-1)}`; // below whatever path this page is
   }

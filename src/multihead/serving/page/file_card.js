@@ -74,15 +74,17 @@ export class FileCard {
     bar.max = one.total || 1;
     if (one.total) bar.value = one.done;
     else bar.removeAttribute("value");
-    const focused = byId("file-cancel") === document.activeElement;
-    byId("file-choose").hidden = byId("file-input").hidden = one.active;
-    byId("file-cancel").hidden = !one.active;
+    const { activeElement } = document;
+    const [input, cancel] = [byId("file-input"), byId("file-cancel")];
+    byId("file-choose").hidden = input.hidden = one.active;
+    cancel.hidden = !one.active;
     download.hidden = one.phase !== "done";
     if (one.phase === "done") {
       download.href = one.url;
       download.download = one.translatedName;
     }
-    if (focused && !one.active) (download.hidden ? byId("file-input") : download).focus();
+    if (activeElement === input && one.active) cancel.focus();
+    if (activeElement === cancel && !one.active) (download.hidden ? input : download).focus();
   }
 
   #writeRemarks(one) {

@@ -40,17 +40,27 @@ export class Notice {
     if (problem.kind === "offline") this.#checkLater();
   }
 
+  hide() {
+    clearTimeout(this.#timer);
+    this.#element.hidden = true;
+  }
+
   /** Writes the problem, in the language of the page. */
   write() {
-    const message = this.#problem?.message ?? "";
+    this.#find("#notice-text").textContent = this.#problem?.message ?? "";
+    this.#writeSeconds();
+  }
+
+  /** Apart from the message, which would be read aloud again every second. */
+  #writeSeconds() {
     const waits = this.#problem?.kind === "busy";
-    this.#find("#notice-text").textContent = waits ? say("retrying", { message, seconds: this.#seconds }) : message;
+    this.#find("#notice-seconds").textContent = waits ? say("retrying", { seconds: this.#seconds }) : "";
   }
 
   #countDown(seconds) {
     if (seconds <= 0) return this.#done();
     this.#seconds = seconds;
-    this.write();
+    this.#writeSeconds();
     this.#timer = setTimeout(() => this.#countDown(seconds - 1), 1000);
   }
 
@@ -62,8 +72,7 @@ export class Notice {
   }
 
   #done() {
-    clearTimeout(this.#timer);
-    this.#element.hidden = true;
+    this.hide();
     this.#resume();
   }
 

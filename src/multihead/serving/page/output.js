@@ -54,6 +54,11 @@ export class Output {
     return this.#shown.get(line)?.querySelector(`[data-word="${number}"]`);
   }
 
+  /** The button below a line, if it has one. */
+  way(line) {
+    return this.#shown.get(line)?.querySelector(".way");
+  }
+
   /** The line that has the focus, or null. */
   get focused() {
     return [...this.#shown].find(([, place]) => place.contains(document.activeElement))?.[0] ?? null;

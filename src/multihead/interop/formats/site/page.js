@@ -14,9 +14,16 @@ let shown = null; // the text of the state, made anew in another language
 
 function show(text, share = null) {
   shown = text;
-  state.textContent = text();
+  state.setAttribute("aria-busy", String(share !== null)); // not read aloud until it is done
+  writeState();
   progress.hidden = share === null;
   if (share !== null) progress.value = share;
+}
+
+/** Writes the state where it has changed: what is written is read aloud. */
+function writeState() {
+  const text = shown();
+  if (state.textContent !== text) state.textContent = text;
 }
 
 /** Writes the page in the chosen language. */
@@ -29,7 +36,7 @@ function speak(translator) {
   find("target-name").textContent = languageName(to, say("translation"));
   const title = from && to ? `${languageName(from)} → ${languageName(to)}` : say("title");
   document.title = find("title").textContent = title;
-  if (shown) state.textContent = shown();
+  if (shown) writeState();
 }
 
 async function translate(translator) {
@@ -44,6 +51,7 @@ async function translate(translator) {
   translation.setAttribute("aria-busy", "true");
   try {
     const [found] = await translator.translations([source.value.toWellFormed()], options);
+    if (signal.aborted) return; // it came just after
     translation.value = found.text;
     const seconds = (performance.now() - began) / 1000;
     const empty = !source.value;
