@@ -162,4 +162,4 @@ wheel: $(RELEASE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m wheel tests/test_wheel.py tests/engine/test_levels.py
 
 clean:
-	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

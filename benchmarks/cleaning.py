@@ -169,13 +169,17 @@ def plant(
             place = free.pop()
             pairs[place], planted[place] = fault(draw, pairs[place]), (kind, reason)
 
+    def target(draw: random.Random) -> str:
+        """The target of a line without a fault."""
+        return pairs[draw.choice(free)][1]
+
     for kind, (reason, fault) in FAULTS.items():
         change(kind, reason, fault)
     appended = [
-        ("appended text", "ratio", lambda _, pair: (pair[0], f"{pair[1]} {pairs[free[0]][1]} {pairs[free[1]][1]}")),
+        ("appended text", "ratio", lambda draw, pair: (pair[0], f"{pair[1]} {target(draw)} {target(draw)}")),
         ("test pair", "leak", lambda draw, _: draw.choice(held_out)),
         ("test pair, changed", "leak", lambda draw, _: _changed(draw, draw.choice(held_out))),
-        ("other target", "alignment", lambda _, pair: (pair[0], pairs[free[0]][1])),
+        ("other target", "alignment", lambda draw, pair: (pair[0], target(draw))),
         ("equal numbers", "", _equal_numbers),
         ("equal addresses", "", _equal_urls),
     ]
@@ -260,7 +264,7 @@ def main() -> None:
             [sys.executable, "-c", MEASURED, *map(str, words)], check=True, stdout=subprocess.PIPE, text=True
         )
         wall, used = time.perf_counter() - wall, resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds, peak = used.ru_utime + used.ru_stime, int(ended.stdout) / 1024
+        seconds, peak = used.ru_utime + used.ru_stime, 1024 * int(ended.stdout) / 1e6
         with gzip.open(folder / "removed.tsv.gz", "rt", encoding="utf-8", newline="\n") as stream:
             cells = [line.split("\t") for line in stream][1:]
         with (folder / "kept.de").open("rb") as lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
 import statistics
@@ -90,6 +91,14 @@ def write_figures(arguments: Namespace, figures: dict[str, Any]) -> None:
     """Write the figures and the machine to the file given by ``--json``, if any."""
     if arguments.json:
         arguments.json.write_text(json.dumps({**describe_machine(), **figures}, indent=2) + "\n", encoding="utf-8")
+
+
+def importable(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a package can be imported here, or by a process with this environment."""
+    if importlib.util.find_spec(name):
+        return True
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    return subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
 def multihead(*words: object) -> None:

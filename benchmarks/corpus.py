@@ -8,15 +8,16 @@ entry in a dictionary, rare words are transliterated syllable by syllable, some 
 behind the noun that follows it. So a translator trained on the text has a known answer (`Language.translate`), and BLEU
 can reach 100. The first pairs of a corpus are those of a smaller one with the same seed.
 
-"write" writes train, valid and test (1,000 pairs each) into the folder, a temporary one by default. "prepare" runs
-`multihead prepare`, and samples the resident memory of all its processes together: their sum (shared pages count in
-each), and their proportional shares. It goes on where it was stopped; flags that are not listed below are passed on to
-it. "batches" opens the prepared text as a run does, takes batches, and reports the seconds to the first one and the
-memory, without and with the mapped pages of the store.
+"write" writes train, valid and test (1,000 pairs each) into the folder, a temporary one by default; a folder of another
+corpus is refused. "prepare" runs `multihead prepare`, and samples the resident memory of all its processes together:
+their sum (shared pages count in each), and their proportional shares. It goes on where it was stopped; flags that are
+not listed below are passed on to it. "batches" opens the prepared text as a run does, takes batches, and reports the
+seconds to the first one and the memory, without and with the mapped pages of the store.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -118,10 +119,19 @@ def pairs_of(language: Language, seed: int, part: int, count: int) -> Iterator[l
         yield language.draw(random, CHUNK)[: count - start]
 
 
+def claim(folder: Path, corpus: dict[str, int]) -> None:
+    """Note of which corpus a folder is; end if it holds another one."""
+    note = folder / "corpus.json"
+    there = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+    if there != corpus and any(folder.glob("*.source")):
+        sys.exit(f"{folder}: holds {there or 'a corpus without corpus.json'}, not {corpus}; choose another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(corpus) + "\n", encoding="utf-8")
+
+
 def write(folder: Path, pairs: int, seed: int, words: int) -> dict[str, Any]:
     """Write the corpus, unless it is there."""
     begin = time.perf_counter()
-    folder.mkdir(parents=True, exist_ok=True)
     language = Language(seed, words)
     for part, (name, count) in enumerate({"train": pairs, **HELD_OUT}.items()):
         paths = [folder / f"{name}.{side}" for side in SIDES]
@@ -202,14 +212,14 @@ def prepare(folder: Path, arguments: list[str], here: bool) -> dict[str, Any]:
     if here:
         from multihead.cli.main import main as run
 
-        with Watch() as watch, suppress(SystemExit):
-            run(command)
+        with Watch() as watch:
+            status = run(command)
     else:
         started = subprocess.Popen([sys.executable, "-m", "multihead", *command])
         with Watch(started.pid) as watch:
             status = started.wait()
-        if status:
-            sys.exit(status)
+    if status:
+        sys.exit(status)
     watch.look() if here else None
     after = os.times()
     cpu = sum(after[:4]) - sum(before[:4])
@@ -274,6 +284,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output or Path(temporary)
+        claim(folder, {name: getattr(arguments, name) for name in ("pairs", "seed", "words")})
         steps: dict[str, Callable[[], dict[str, Any]]] = {
             "write": lambda: write(folder, arguments.pairs, arguments.seed, arguments.words),
             "prepare": lambda: prepare(folder, more, arguments.here),

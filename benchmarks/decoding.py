@@ -17,7 +17,6 @@ into which `ctranslate2` and `transformers` were installed; those that are not t
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import os
 import random
 import statistics
@@ -30,8 +29,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from common import describe_machine, parser, write_figures
+from common import describe_machine, importable, parser, write_figures
 
 from multihead.bundle import load_bundle
 from multihead.metrics.scores import score
@@ -52,7 +52,8 @@ class Runs:
     outputs: list[Any] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    single: dict[str, float] = field(default_factory=dict)
+    single: dict[str, list[float]] = field(default_factory=dict)
+    """Milliseconds of each sentence that was translated alone, of the clock and of the processor: the least so far."""
     reordering: float | None = None
 
     @property
@@ -66,6 +67,20 @@ class Runs:
         self.seconds.append(found["seconds"])
         self.cpu.append(found["cpu"])
         self.outputs = found["outputs"]
+
+    def one_by_one(self, count: int) -> None:
+        """The first sentences once, each alone."""
+        for name, taken in self.contender.ask(f"single {self.beam} {count}").items():
+            self.single[name] = [*map(min, taken, self.single.get(name, taken))]
+
+    @property
+    def percentiles(self) -> dict[str, float]:
+        """Of a sentence alone."""
+        return {
+            f"{name}{part}": float(np.percentile(taken, part))
+            for name, taken in self.single.items()
+            for part in (50, 99)
+        }
 
 
 def text(side: str) -> list[str] | None:
@@ -102,7 +117,7 @@ def begin(file: Path, folder: Path, only: str) -> list[Contender]:
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
     if torch.backends.cpu.get_cpu_capability() == "AVX512":
         environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # its best; by itself it takes it on Intel's alone
-    there = [name for name in ("ctranslate2", "transformers") if _importable(name, environment)]
+    there = [name for name in ("ctranslate2", "transformers") if importable(name, environment)]
     wanted = [("multihead", precision) for precision in ("float32", "bfloat16", "int8")]
     wanted += [("multihead eager", "float32")]
     if "ctranslate2" in there:
@@ -123,13 +138,6 @@ def begin(file: Path, folder: Path, only: str) -> list[Contender]:
     return found
 
 
-def _importable(name: str, environment: dict[str, str]) -> bool:
-    if importlib.util.find_spec(name):
-        return True
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-    return subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
-
-
 def rows_of(runs: list[Runs], references: list[str] | None, sentences: int) -> Iterator[dict[str, Any]]:
     """What is printed and written of each."""
     for one in runs:
@@ -138,7 +146,7 @@ def rows_of(runs: list[Runs], references: list[str] | None, sentences: int) -> I
         same = sum(a == b for a, b in zip(one.outputs, first.outputs, strict=True)) / sentences
         bleu = score(one.outputs, references, "en").bleu if references else None
         yield {"case": one.case, "sentences_per_second": sentences / seconds, "per_cpu_second": sentences / cpu,
-               "same": same, "bleu": bleu, "reordering": one.reordering, **one.single}  # fmt: skip
+               "same": same, "bleu": bleu, "reordering": one.reordering, **one.percentiles}  # fmt: skip
 
 
 def main() -> None:
@@ -174,8 +182,9 @@ def turns(contenders: list[Contender], chosen: Namespace, references: list[str] 
     for turn in range(chosen.rounds):
         for one in runs[turn % len(runs) :] + runs[: turn % len(runs)]:
             one.batch()
-    for one in runs if chosen.single else ():
-        one.single = one.contender.ask(f"single {one.beam} {chosen.single} {chosen.times}")
+    for turn in range(chosen.times if chosen.single else 0):
+        for one in runs[turn % len(runs) :] + runs[: turn % len(runs)]:
+            one.one_by_one(chosen.single)
     for one in runs:
         one.reordering = one.contender.ask(f"reordering {one.beam}")["reordering"] if one.beam > 1 else None
     rows = list(rows_of(runs, references, chosen.sentences))

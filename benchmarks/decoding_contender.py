@@ -1,8 +1,8 @@
 """One contender of `decoding.py`, in a process of its own: it translates when it is told to, and says how long it took.
 
 Threads and the OpenMP library of a process belong to it alone, so contenders cannot share one. Lines on standard input:
-``batch BEAM`` translates everything, ``single BEAM N TIMES`` the first N sentences one by one, each so often, of which
-the least time counts, ``reordering BEAM`` says what share of our steps that takes; each is answered by a line of JSON.
+``batch BEAM`` translates everything, ``single BEAM N`` the first N sentences one by one, ``reordering BEAM`` says what
+share of our steps that takes; each is answered by a line of JSON.
 The peers' own code is not here: they are imported, and given our weights.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from multihead.bundle import load_bundle
@@ -278,16 +277,12 @@ def main() -> None:
             )
             answer = {"reordering": share}
         else:
-            count, times = int(more[0]), int(more[1])
-            clock, busy = [[1e9] * count for _ in range(2)]  # ms
-            for _ in range(times):
-                for number, source in enumerate(given["sources"][:count]):
-                    started, cpu = time.perf_counter(), time.process_time()
-                    work.decode(translate(work.encode([source]), int(beam)))
-                    clock[number] = min(clock[number], 1000 * (time.perf_counter() - started))
-                    busy[number] = min(busy[number], 1000 * (time.process_time() - cpu))
-            percentiles = {"p50": (clock, 50), "p99": (clock, 99), "cpu_p50": (busy, 50), "cpu_p99": (busy, 99)}
-            answer = {name: float(np.percentile(taken, part)) for name, (taken, part) in percentiles.items()}
+            answer = {"p": [], "cpu_p": []}  # ms
+            for source in given["sources"][: int(more[0])]:
+                started, cpu = time.perf_counter(), time.process_time()
+                work.decode(translate(work.encode([source]), int(beam)))
+                answer["p"].append(1000 * (time.perf_counter() - started))
+                answer["cpu_p"].append(1000 * (time.process_time() - cpu))
         print(json.dumps(answer), flush=True)
 
 

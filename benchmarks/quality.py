@@ -96,12 +96,12 @@ def measure(arguments: Namespace) -> None:
         print(f"{row['case']:<28} {row['seconds']:6.1f} s for both")
         for part in ("val", "test"):
             print(f"  {part:<5}" + "  ".join(f"{name} {value:.2f}" for name, value in row[part].items()))
-    print(f"trained in {seconds:.0f} s; {rows[0]['signature']}")
+    print(f"trained in {'an unknown time' if seconds is None else f'{seconds:.0f} s'}; {rows[0]['signature']}")
     write_figures(arguments, {"rows": rows, "seconds": seconds})
 
 
-def train(arguments: Namespace) -> float:
-    """Run ``multihead train``; returns the seconds that it took this time."""
+def train(arguments: Namespace) -> float | None:
+    """Run ``multihead train``; returns the seconds of all starts, None if a run that went on does not tell them."""
     words = ["train", "--output", arguments.output, *([] if arguments.plain else ["--best"])]
     for side in ("source", "target"):
         words += [f"--{side}", text_of(side, "train", arguments), f"--valid-{side}", text_of(side, "val", arguments)]
@@ -111,9 +111,17 @@ def train(arguments: Namespace) -> float:
         words += [f"--{name}", value]
     if arguments.threads:
         words += ["--threads", arguments.threads]
-    started = time.monotonic()
+    new, started = not arguments.output.exists(), time.monotonic()
     multihead(*words)
-    return time.monotonic() - started
+    return time.monotonic() - started if new else spent(arguments.output)
+
+
+def spent(run: Path) -> float | None:
+    """The seconds of all starts, as a run in stages or with a budget notes them."""
+    for journal in (run / "stages.jsonl", run / "plan.jsonl"):
+        if journal.exists():
+            return max(json.loads(line)["spent"] for line in journal.read_text(encoding="utf-8").splitlines())
+    return None
 
 
 def find(folder: Path, name: str, language: str) -> Path:

@@ -2,10 +2,11 @@
 
     python benchmarks/recurrent.py [--threads 1] [--precision float32|bfloat16] [--tiny] [--json FILE]
 
-The floor is a bidirectional layer over the source and one layer over the target, of `torch.nn.LSTM` or `torch.nn.GRU`,
-with the same embeddings, output projection and loss, and no attention. A step is the loss and its gradients, without
-the optimizer. Contenders take turns, and the least times are compared: other programs disturb them least. That they
-compute what their equations say is for `tests/models/test_recurrent_equations.py`.
+The floor is bidirectional layers over the source and layers over the target, of the same cell (`torch.nn.LSTM` or
+`torch.nn.GRU`) and number, with the same embeddings, output projection and loss, and no attention. A step is the loss
+and its gradients, without the optimizer. Contenders take turns, and the least times are compared: other programs
+disturb them least. That they compute what their equations say is for
+`tests/models/recurrent/test_recurrent_equations.py`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Floor(nn.Module):
-    """One recurrent layer per side, connected by a sum only."""
+FLOORS: dict[str, tuple[type[nn.GRU] | type[nn.LSTM], int]] = {
+    "floor, GRU": (nn.GRU, 1),
+    "floor, LSTM": (nn.LSTM, 1),
+    "floor, GRU, two layers": (nn.GRU, 2),
+}
 
-    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], vocabulary: int, width: int) -> None:
+
+def floor_of(changes: dict[str, Any]) -> str:
+    """The name of a variant's floor."""
+    layers = ", two layers" if changes.get("decoder_layers", 1) == 2 else ""
+    return f"floor, {changes.get('cell', 'gru').upper()}{layers}"
+
+
+class Floor(nn.Module):
+    """Recurrent layers per side, connected by a sum only."""
+
+    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], layers: int, vocabulary: int, width: int) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width, padding_idx=0)
-        self.encoder = kind(width, width // 2, batch_first=True, bidirectional=True)
-        self.decoder = kind(width, width, batch_first=True)
+        self.encoder = kind(width, width // 2, layers, batch_first=True, bidirectional=True)
+        self.decoder = kind(width, width, layers, batch_first=True)
 
     def loss(self, source: Tensor, _: Tensor, target_input: Tensor, target_output: Tensor, *, smoothing: float) -> Loss:
         """The loss of an encoder-decoder whose decoder sees one state of the encoder."""
@@ -86,10 +100,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     rows, length, vocabulary, width = (2, 5, 20, 8) if arguments.tiny else (64, 20, 8000, 256)
     torch.manual_seed(0)
-    models: dict[str, Any] = {
-        "floor, GRU": Floor(nn.GRU, vocabulary, width),
-        "floor, LSTM": Floor(nn.LSTM, vocabulary, width),
-    }
+    models: dict[str, Any] = {name: Floor(*floor, vocabulary, width) for name, floor in FLOORS.items()}
     for name, changes in VARIANTS.items():
         config = RecurrentConfig(
             source_vocab=vocabulary, target_vocab=vocabulary, width=width, **{"dropout": 0.1, **changes}
@@ -98,13 +109,14 @@ def main() -> None:
     inputs = batch(rows, length, vocabulary)
     calls = {name: step(model, inputs, arguments.precision == "bfloat16") for name, model in models.items()}
     taken = interleave(calls, arguments.rounds, len(calls) * arguments.seconds)
-    tokens, floor = rows * length, taken["floor, LSTM"].minimum
+    tokens, floors = rows * length, {name: floor_of(changes) for name, changes in VARIANTS.items()}
     print(
         f"{rows} sentences of {length} tokens, width {width}, vocabulary {vocabulary:,}, {arguments.precision}, "
         f"{torch.get_num_threads()} threads\n"
     )
     print(f"{'':<28}{'ms':>8}{'target tokens/s':>18}{'of the floor':>15}")
     for name, times in taken.items():
+        floor = taken[floors.get(name, name)].minimum
         print(f"{name:<28}{times.minimum:>8.1f}{1000 * tokens / times.minimum:>18,.0f}{floor / times.minimum:>15.2f}")
     figures = [
         {"case": name, "ms": times.minimum, "tokens_a_second": 1000 * tokens / times.minimum}

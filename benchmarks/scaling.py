@@ -121,7 +121,7 @@ def memory(counts: list[int], layers: int = 14) -> list[dict[str, Any]]:
     for count in counts:
         own, gathered = kept(network, count, 5)
         case = f"{parameters / 1e9:.2f} billion parameters, {count} processes"
-        rows.append({"case": case, "own_gb": own / 2**30, "gathered_gb": gathered / 2**30})
+        rows.append({"case": case, "own_gb": own / 1e9, "gathered_gb": gathered / 1e9})
     return rows
 
 

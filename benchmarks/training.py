@@ -17,7 +17,6 @@ contender in the same precision can be faster, so this bound is printed below th
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import random
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, parser, write_figures
+from common import describe_machine, importable, parser, write_figures
 
 from multihead.configuration import inspect_machine
 from multihead.data.batching import Batch, BatchStream
@@ -151,9 +150,8 @@ def begin(chosen: Namespace, file: Path) -> list[Contender]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("MULTIHEAD_PEERS"), *sys.path))),
     }
-    has_marian = bool(importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"))
     found = []
-    for name, precision, plain in wanted(chosen, fast_bfloat16, has_marian):
+    for name, precision, plain in wanted(chosen, fast_bfloat16, importable("transformers", environment)):
         command = [sys.executable, str(HERE / "training_contender.py"), name, str(file), precision]
         process = subprocess.Popen(
             [*command, *(["--plain"] if plain else [])],

@@ -19,6 +19,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -299,7 +300,7 @@ def main() -> None:
     comparing.add_argument("--errors", action="store_true")
     given = parser.parse_args()
     if given.what == "record":
-        record(given.folder.absolute(), str(Path(given.multihead).absolute()))
+        record(given.folder.absolute(), str(Path(shutil.which(given.multihead) or given.multihead).absolute()))
     else:
         sys.exit(compare(given.folder, given.other, given.errors) > 0)
 

@@ -106,9 +106,8 @@ class Draw(random.Random):
 
     def size(self, most: int) -> int:
         """Often small, sometimes 0 or around a multiple of 16."""
-        return self.choice(
-            [0, 1, 2, 3, self.randint(0, most), 16 * self.randint(0, most // 16) + self.randint(-1, 1) % 18]
-        )
+        around = 16 * self.randint(0, most // 16) + self.randint(-1, 1)
+        return self.choice([0, 1, 2, 3, self.randint(0, most), min(max(around, 0), most)])
 
     def some(self, most: int) -> int:
         return max(1, self.size(most))
