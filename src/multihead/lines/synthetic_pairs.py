@@ -71,7 +71,14 @@ class PairOptions(LineOptions):
 
 
 def write_pairs(
-    models: Sequence[Path], text: Path, output: Path, context: RunContext, *, backwards: bool = False, tag: str = ""
+    models: Sequence[Path],
+    text: Path,
+    output: Path,
+    context: RunContext,
+    *,
+    backwards: bool = False,
+    tag: str = "",
+    until: float | None = None,
 ) -> None:
     """Write the pairs that a model, or an ensemble, makes of a text file; lines that seem wrong are left out.
 
@@ -83,6 +90,7 @@ def write_pairs(
         output: the file of pairs (.tsv). If the work was stopped, it goes on.
         context: receives progress, and may stop the work.
         backwards, tag: as in `PairOptions`.
+        until: a time of `time.monotonic`, from which on lines are left out.
 
     Raises:
         Interrupted: ``context.stop_signal`` returned a signal; the same call goes on.
@@ -104,8 +112,14 @@ def write_pairs(
             kept = lines_done(output)
             raise Interrupted(number, f"stopped after line {kept:,} of {text}; the same command goes on from there")
 
+    def enough() -> bool:
+        if until is None or time.monotonic() < until:
+            return False
+        context.say(f"  {output.name}: there is no time for more than {done:,} of {scanned.lines:,} lines")
+        return True
+
     digest = "+".join(map(model_digest, models))
-    translate_file(translator, digest, scanned, output, options, begin=progress, progress=progress)
+    translate_file(translator, digest, scanned, output, options, begin=progress, progress=progress, enough=enough)
 
 
 def check_tag(tag: str) -> None:

@@ -49,6 +49,7 @@ def translate_file(
     begin: Callable[[int], None] = lambda _: None,
     progress: Callable[[int], None] = lambda _: None,
     remark: Callable[[str], None] = lambda _: None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Translate every line of a file into another file.
 
@@ -65,6 +66,7 @@ def translate_file(
         begin: called with the number of lines that an earlier process has translated.
         progress: called with the number of newly finished lines.
         remark: called with each note for the reader of the translations.
+        enough: called after each window of lines; if it is true, the other lines are left out.
 
     Raises:
         DataError: the file has changed since it was looked at, or a side file does not fit it.
@@ -85,6 +87,9 @@ def translate_file(
             file.append(window.rows, window.lines)
             for one in window.remarks:
                 remark(one)
+            if file.lines < source.lines and enough():
+                file.finish()
+                return
         if file.lines != source.lines:
             message = f"has changed: {source.lines:,} lines were counted, {file.lines:,} were read"
             raise DataError(f"{message}; begin anew with another --output", source.path)

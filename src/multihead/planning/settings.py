@@ -19,6 +19,7 @@ from multihead import work_folder
 from multihead.configuration import MOST_FACTOR, Settings
 from multihead.data.readers import format_of
 from multihead.decoding.search import StoredSearch
+from multihead.errors import ConfigurationError
 from multihead.models.config import AnyNetworkConfig
 from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
 from multihead.training.config import TrainingConfig
@@ -426,7 +427,12 @@ def read_run(folder: Path) -> RunConfig | None:
 
 
 def read_begun_run(folder: Path) -> RunConfig:
-    """As `read_run`, for a folder whose run.json is there."""
+    """As `read_run`, for a folder in which there must be a run.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     config = read_run(folder)
-    assert config is not None
+    if config is None:
+        raise ConfigurationError(f"{folder}: no run has begun there: there is no {work_folder.RUN} in it")
     return config

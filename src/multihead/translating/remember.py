@@ -91,6 +91,7 @@ def remember(
     neighbours: int = 64,
     most: int = 2_000_000,
     say: Callable[[str], None] = print,
+    progress: Callable[[], None] = lambda: None,
 ) -> Path:
     """Make the datastore of a model.
 
@@ -105,6 +106,7 @@ def remember(
         neighbours: nearest entries of a state.
         most: about how many entries there are at most, for which pairs are taken evenly spread.
         say: called with lines about the progress and the result.
+        progress: called now and then; it may raise, to stop.
 
     Returns:
         The folder.
@@ -138,7 +140,7 @@ def remember(
         )
     if not len(pairs) or not len(tried):
         raise ConfigurationError("the text, or the validation text, holds no pairs")
-    keys, steps, symbols = _entries(bundle, pairs, say)
+    keys, steps, symbols = _entries(bundle, pairs, say, progress)
     order, cells = divide(keys, steps)
     keys, steps, symbols = keys[order], steps[order], symbols[order]
     packed = PackedDatastore(keys, steps, symbols, cells)
@@ -183,7 +185,7 @@ def _step(symbols: int, most: int) -> int:
 
 
 def _entries(
-    bundle: Bundle, pairs: Pairs, say: Callable[[str], None]
+    bundle: Bundle, pairs: Pairs, say: Callable[[str], None], progress: Callable[[], None]
 ) -> tuple[npt.NDArray[np.int8], Floats, npt.NDArray[np.int32]]:
     """Keys, steps and symbols of a text, pair after pair."""
     count, width = pairs.symbols, bundle.model.config.width
@@ -191,6 +193,7 @@ def _entries(
     symbols, at = np.empty(count, np.int32), 0
     began = said = time.monotonic()
     for start in range(0, len(pairs), _AT_A_TIME):
+        progress()
         some = Pairs(pairs.sources[start : start + _AT_A_TIME], pairs.targets[start : start + _AT_A_TIME])
         for states, following in states_of(bundle, some):
             values = states.numpy()

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,13 @@ from multihead import Translator
 from multihead.bundle import load_bundle
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.judging import error_rate_training, tune
+from multihead.lines import windows
+from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_shards import Models
 from multihead.planning.choices import Pace
-from multihead.planning.settings import Choices, TrainSettings
+from multihead.planning.settings import Choices, TextFile, TrainSettings
 from multihead.preparing import journal, shards
+from multihead.preparing.prepare import prepare
 from multihead.runs.best import comparison, plan
 from multihead.runs.best import train as best_train
 from multihead.runs.best.comparison import compare_uses, measure_alone
@@ -44,9 +48,12 @@ from multihead.runs.best.plan import (
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
 from multihead.runs.translator import begin
+from multihead.serving.folders import find_models
+from multihead.serving.settings import ServeSettings
 from multihead.serving.uses import read_uses
 from multihead.text.languages import Direction, Languages
 from multihead.training import trainer
+from multihead.training.context import RunContext
 from multihead.translating.companions import Companions
 
 if TYPE_CHECKING:
@@ -185,6 +192,19 @@ def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
         chosen(7_000, pairs=4_999),
     ):
         assert (other.narrow, other.small) == (None, True)
+
+
+def test_a_short_run_of_many_pairs_leaves_further_text_out() -> None:
+    def chosen(pairs: int, budget: float) -> BestConfig:
+        further = TextFile(path="more", sha256="0" * 64, lines=100_000)
+        return decide(Choices(TrainSettings(budget=budget)), pairs, {}, further)
+
+    for pairs, budget, used in ((30_000, 3600.0, True), (30_000, 600.0, False), (10_000, 600.0, True)):
+        found = chosen(pairs, budget)
+        assert (found.further is not None) == used == (not found.left_out) == ("left_out" not in found.reasons)
+        names = [stage.name for stage in stages_of(found)]
+        assert (plan.PAIRS in names) == ("reverse-1" in names) == used
+        assert found.epoch_pairs == (2 if used else 1) * pairs
 
 
 @pytest.mark.parametrize(("seconds", "forward"), [(2.0, 1), (0.001, 3)])
@@ -583,6 +603,7 @@ def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
         ({"weights": "weights.txt"}, "weights: their lines are those of the text, and a run in stages"),
         ({"alignments": "ibm1"}, "alignments: their lines are those of the text, and a run in stages"),
         ({"right_to_left": True}, "right_to_left: a run in stages trains such a model itself"),
+        ({"seed": (1 << 63) - 9}, "seed: each training takes the next one: expected 9223372036854775707 at most"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
         ({"width": 33}, "width"),
         ({"target": "missing.en"}, "missing.en"),
@@ -654,6 +675,13 @@ def test_the_uses_of_each_direction_name_it(
         ended = call("evaluate", run, *use["flags"], *text, "--json")
         assert ended.status == 0, ended.err
         assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
+    served = find_models({None: run}, {}, "cpu", ServeSettings(), read_uses(run))
+    assert sorted((str(one.pair), one.name) for one in served) == sorted(
+        (direction, use["use"].removeprefix("the ").removeprefix("an ").replace(f", {direction}", ""))
+        for use in uses
+        for direction in ("de-en", "en-de")
+        if f", {direction}" in use["use"]
+    )
 
 
 def test_a_model_of_both_directions_chooses_among_its_own_candidates(numbers: Numbers, tmp_path: Path) -> None:
@@ -710,7 +738,8 @@ def test_further_text_is_translated_first_and_learned_then(
     assert used[0] == SETTINGS["threads"]  # before the translation goes on, on as many threads as it began
     rows = [row.split("\t") for row in (run / "pairs/monolingual.tsv").read_text(encoding="utf-8").splitlines()]
     assert {target for _, target in rows} <= set(lines)
-    assert all(source.startswith("<bt> ") for source, _ in rows)
+    tag = json.loads((run / "run.json").read_text())["tag"]
+    assert all(source.startswith(f"{tag} ") for source, _ in rows)
     text, more = (
         json.loads((run / name / "prepared.json").read_text())["data"]["pairs"] for name in ("text", "text-more")
     )
@@ -718,6 +747,94 @@ def test_further_text_is_translated_first_and_learned_then(
     assert json.loads((run / "forward-1/run.json").read_text())["data"]["pairs"] == more
     assert json.loads((run / "both-ways/run.json").read_text())["training"]["schedule"] == "cosine"
     assert json.loads((run / "reverse-1/run.json").read_text())["data"]["pairs"] == text
+
+
+def test_a_judge_learns_further_text_and_an_epoch_has_no_more_of_it_than_real_pairs(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_pairs, further, run = 1500, tmp_path / "more.en", tmp_path / "run"
+    further.write_text("one two\n" * made_pairs, encoding="utf-8")
+
+    def write(models: Any, text: Path, output: Path, context: Any, *, backwards: bool, tag: str, until: Any) -> None:
+        assert backwards
+        output.write_text(f"{tag} eins zwei\tone two\n" * made_pairs, encoding="utf-8")
+
+    monkeypatch.setattr(best_train, "write_pairs", write)
+    short = {**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1}
+    with pytest.raises(Interrupted):
+        learn(
+            run,
+            monolingual=further,
+            **short,
+            stop_signal=lambda: 15 if (run / "right-to-left/run.json").exists() else None,
+        )
+    stages = ["reverse-1", "pairs/monolingual.tsv", "text-more", *(f"forward-{i + 1}" for i in range(3))]
+    found = BestConfig.model_validate_json((run / "run.json").read_text(encoding="utf-8"))
+    assert [stage.name for stage in stages_of(found)][:7] == [*stages, "right-to-left"]
+    own, turned = (
+        json.loads((run / name / "prepared.json").read_text())["data"] for name in ("text-more", "text-right-to-left")
+    )
+    assert ("right_to_left" in own, turned["right_to_left"]) == (False, True)
+    real, made = own["corpora"]
+    assert (real["pairs"], made["pairs"]) == (found.pairs, made_pairs)
+    assert made["weight"] == pytest.approx(found.pairs / made_pairs, abs=1e-6)
+    assert real["weight"] == 1.0
+    assert turned["corpora"] == own["corpora"]
+
+
+def test_the_tag_of_made_sources_is_short_and_begins_no_source(numbers: Numbers, tmp_path: Path) -> None:
+    def chosen(sources: list[str]) -> tuple[str, int]:
+        targets = [f"{number} {source}" for number, source in enumerate(sources)]
+        files = numbers.write(tmp_path, f"of-{len(sources)}", list(zip(sources, targets, strict=True)))
+        folder = tmp_path / f"text-{len(sources)}"
+        text = prepare(**files, vocab_size=300, held_out=2, output=folder, say=lambda _: None)
+        tag = best_train._choose_tag(text)
+        ids = [text.source_tokenizer.encode(word) for word in (tag, "<bt>")]
+        assert len(ids[0]) <= len(ids[1])
+        return tag, len(ids[0])
+
+    usual = [f"{word} {other}" for word in WORDS for other in WORDS]
+    tag, length = chosen(usual)
+    assert length < 4
+    again, _ = chosen([*usual, *(f"{tag} {word}" for word in WORDS)])
+    assert again != tag
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_pairs_take_no_more_time_than_there_is(
+    trained: Path, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr(windows, "WINDOW", 5)
+    lines, output, said = tmp_path / "lines", tmp_path / "pairs.tsv", list[str]()
+    lines.write_text("".join(f"{target}\n" for _, target in numbers.pairs(12, 3)), encoding="utf-8")
+    until = time.monotonic() + (-1.0 if late else 1e9)
+    context = RunContext(said.append, lambda: None, lambda _: None)
+    write_pairs([trained], lines, output, context, backwards=True, until=until)
+    assert 0 < len(output.read_text().splitlines()) <= (5 if late else 12)
+    assert any("no time for more than 5 of 12 lines" in line for line in said) == late
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("pairs")] == ["pairs.tsv"]
+
+
+def test_the_time_of_preparing_is_counted_once(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage has its share of the time that is left, all of it from when the stage begins."""
+    asked = dict[str, Any]()
+
+    def trained(*, started: float, **settings: Any) -> None:
+        asked.update(settings, started=started)
+        raise Interrupted(15, "stopped")
+
+    monkeypatch.setattr(best_train, "train", trained)
+    own, began = {name: value for name, value in wishes.items() if name != "updates"}, time.monotonic() - 500
+    with pytest.raises(Interrupted):
+        learn(tmp_path / "run", **own, budget=1000.0, started=began)
+    ready = asked["started"] - began
+    assert 500 < ready < time.monotonic() - began
+    found = BestConfig.model_validate_json((tmp_path / "run/run.json").read_text(encoding="utf-8"))
+    assert asked["budget"] == pytest.approx(budget_of(stages_of(found), 0, 1000.0, ready), abs=0.01)
+    (line,) = (tmp_path / "run/stages.jsonl").read_text().splitlines()
+    assert json.loads(line)["spent"] == pytest.approx(ready, abs=0.01)
 
 
 def test_further_text_without_stages_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:

@@ -28,12 +28,13 @@ student of their own size (docs/lab-notes.md, "Both directions first"), so there
 alone. The small model starts from scratch, or, where no narrower network has half the size, with layers and
 feed-forward units of the best one (`models.shrinking`).
 
-Where few updates fit into the time, all models are narrow, the students start from scratch, and there is no small model
-(docs/lab-notes.md, "An hour of narrow models").
+Where few updates fit into the time, all models are narrow, the students start from scratch if there is no further text,
+and there is no small model (docs/lab-notes.md, "An hour of narrow models").
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
-it, and forward models and student learn from these pairs as well (back-translation, Sennrich et al. 2016, "Improving
-neural machine translation models with monolingual data").
+it, and forward models and the right-to-left one learn from these pairs as well (back-translation, Sennrich et al. 2016,
+"Improving neural machine translation models with monolingual data"). Students and the small model learn from the real
+pairs, and what the forward models predict of them (docs/lab-notes.md, "Captions").
 
 The time of a training is its share of what is left when it begins, so a stage that took longer than expected is paid
 for by those that follow.
@@ -62,6 +63,9 @@ _SHORT, _FEW_UPDATES = 20 * 60.0, 4_600
 single training is better. A slow machine makes few updates in an hour (docs/lab-notes.md, "Few updates in an hour")."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
+_MANY = 20_000
+"""Pairs from which on a short run has no use for further text: seen 11 times, 29,000 pairs learn as much without it
+(docs/lab-notes.md, "Captions"). With fewer pairs it was not tried."""
 FALLING_RATE = 2.0
 """The peak learning rate of models that begin as that of both ways, in relation to its constant rate."""
 STUDENT_RATE, CAREFUL_RATE = 0.5, 0.125
@@ -118,10 +122,29 @@ class BestConfig(Settings):
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
     """Further text in the target language."""
+    left_out: bool = False
+    """Whether there is no time for the further text."""
+    tag: str = "<bt>"
+    """The first word of a source that a reverse model made; it tells the forward models so."""
     pairs: int = 0
     """Pairs of the training text."""
     reasons: dict[str, str]
     """Why each choice was made."""
+
+    @property
+    def further(self) -> TextFile | None:
+        """The further text, if there is time for it."""
+        return None if self.left_out else self.monolingual
+
+    @property
+    def epoch_pairs(self) -> int:
+        """Pairs of an epoch of the forward models: those of the text, and as many at most of the further text."""
+        return self.pairs + (0 if self.further is None else min(self.further.lines, self.pairs))
+
+    @property
+    def fresh_students(self) -> bool:
+        """Whether the students start from scratch, rather than as the forward models."""
+        return self.narrow is not None and self.further is None
 
 
 @dataclass(frozen=True)
@@ -143,6 +166,7 @@ def decide(
     versions: dict[str, str],
     monolingual: TextFile | None = None,
     *,
+    tag: str = "<bt>",
     shared: bool = True,
     several: bool = False,
     measure: Callable[[float], Fitting] | None = None,
@@ -154,6 +178,7 @@ def decide(
         pairs: training pairs.
         versions: of what it is started with.
         monolingual: further text in the target language.
+        tag: the first word of the sources that are made of it.
         shared: whether the languages have one vocabulary.
         several: whether the text has several directions; then there is no further text.
         measure: measures how many updates of one training fit into so many seconds; without it there are enough.
@@ -183,7 +208,11 @@ def decide(
         else "no time for one"
     )
     choices.reasons["small"] = "half the size, for browsers and phones" if several_models else "no time for one"
-    choices.reasons["reverse"] = "makes pairs" if monolingual else "no time for one" if short else "chooses candidates"
+    left_out = monolingual is not None and short and pairs >= _MANY
+    makes_pairs = monolingual is not None and not left_out
+    choices.reasons["reverse"] = "makes pairs" if makes_pairs else "no time for one" if short else "chooses candidates"
+    if left_out:
+        choices.reasons["left_out"] = "so short a training does not exhaust the text itself"
     remembers = several_models and not several and pairs < FEW_PAIRS
     choices.reasons["datastore"] = (
         "the best model remembers its text"
@@ -192,13 +221,9 @@ def decide(
         if short
         else "is for one direction, and little text"
     )
-    judged = several_models and not both_ways and monolingual is None
+    judged = several_models and not both_ways
     choices.reasons["right_to_left"] = (
-        "chooses candidates, too"
-        if judged
-        else "no time for one"
-        if short
-        else "is for models from scratch, without further text"
+        "chooses candidates, too" if judged else "no time for one" if short else "is for models from scratch"
     )
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
@@ -210,13 +235,15 @@ def decide(
         updates=updates,
         seed=seed,
         forward=1 if short else 3,
-        reverse=0 if several or (short and monolingual is None) else 1,
+        reverse=0 if several or (short and not makes_pairs) else 1,
         student=2 if several_models and not both_ways else 0,
         small=several_models,
         datastore=remembers,
         right_to_left=judged,
         both_ways=both_ways,
         monolingual=monolingual,
+        left_out=left_out,
+        tag=tag,
         pairs=pairs,
         reasons=choices.reasons,
     )
@@ -231,7 +258,7 @@ def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, i
     weights = [stage.weight for stage in stages_of(config)]
     updates = round(found.updates / sum(weights))
     kind = choices.requested("model") or "transformer"
-    if config.forward == 1 or found.half is None or not halvings(choices, kind, config.pairs, updates):
+    if config.forward == 1 or found.half is None or not halvings(choices, kind, config.epoch_pairs, updates):
         return None
     choices.reasons["narrow"] = f"as good as usual ones, of which each would have {updates:,} updates, and faster"
     choices.reasons["small"] = "all have half of the usual size"
@@ -274,16 +301,17 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
-    reverse += [Stage(RIGHT_TO_LEFT, 0.6)] if config.right_to_left else []
-    student = [Stage(name, 0.7 if config.narrow is None else 1.0) for name in students_of(config)]
+    judge = [Stage(RIGHT_TO_LEFT, 0.6)] if config.right_to_left else []
+    teaching = 0.7 if config.narrow is None else 1.0 if config.fresh_students else 0.5
+    student = [Stage(name, teaching) for name in students_of(config)]
     small = [Stage(SMALL, 0.7)] if config.small else []
     several = bool(reverse or student or small)
     store = [Stage(DATASTORE, 0.06)] if config.datastore else []
     last = (*student, *small, *store, Stage(BEST, (0.25 if store else 0.12) if several else 0.02))
-    if config.monolingual is None:
-        return (*both, *forward, *reverse, *last)
-    translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)
-    return (*both, *reverse, Stage(PAIRS, translating), Stage(MORE_TEXT, 0.02), *forward, *last)
+    if config.further is None:
+        return (*both, *forward, *reverse, *judge, *last)
+    translating = min(0.12 * config.further.lines / max(config.pairs, 1), _MOST_PAIRS)
+    return (*both, *reverse, Stage(PAIRS, translating), Stage(MORE_TEXT, 0.02), *forward, *judge, *last)
 
 
 def budget_of(stages: Sequence[Stage], index: int, total: float, spent: float) -> float:

@@ -21,6 +21,7 @@ Every stage can be stopped and goes on where it was, as what it consists of can:
 
 from __future__ import annotations
 
+import string
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +30,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from multihead import work_folder
-from multihead.configuration import build, inspect_machine
+from multihead.configuration import LAST_SEED, build, inspect_machine
+from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import atomic_file, copy_folder, write_errors
 from multihead.lines.synthetic_pairs import write_pairs
@@ -60,7 +62,7 @@ from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
 from multihead.translating.remember import remember
 from multihead.urls import absolute
-from multihead.uses_file import NEAR, USES
+from multihead.uses_file import NEAR, USES, read_uses_file
 
 _STAGES, _START, _END = "stages.jsonl", "small-start", "{}-end"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
@@ -70,8 +72,12 @@ _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_laye
 _KINDS = ("right_to_left", "student", "small", "datastore")
 """Decisions about the stages after those of forward and reverse models."""
 _NO_TRAININGS = (plan.PAIRS, plan.MORE_TEXT, plan.DATASTORE, plan.BEST)
-_TAG = "<bt>"
-"""The first word of a source that a reverse model made; it tells the forward models so."""
+_TAGS: tuple[str, ...] = ("<bt>", *string.ascii_letters)
+"""Words that can begin a source that a reverse model made."""
+_MOST_STAGES = 100
+"""More than there ever are: each training has a seed of its own."""
+_LATEST = 1.5
+"""When the translation of further text ends at the latest, in relation to the time planned for it."""
 
 
 def train_best(
@@ -140,6 +146,8 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
                 f"{name}: their lines are those of the text, and a run in stages also trains on text that it makes; "
                 "leave them out, or train one model"
             )
+    if (given.seed or 0) > LAST_SEED - _MOST_STAGES:
+        raise ConfigurationError(f"seed: each training takes the next one: expected {LAST_SEED - _MOST_STAGES} at most")
     machine, choices = inspect_machine(), Choices(given)
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
@@ -186,7 +194,8 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             return Fitting(usual.training.updates, _sizes_of(half))
 
         known = choices, text.config.pairs, installed_versions(), further
-        config = plan.decide(*known, shared=shared, several=several, measure=measure)
+        tag = _TAGS[0] if further is None else _choose_tag(text)
+        config = plan.decide(*known, tag=tag, shared=shared, several=several, measure=measure)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
@@ -197,6 +206,8 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
         {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS, *narrow)},
         log,
     )
+    if config.left_out:
+        log.say(f"{monolingual} is left out: {config.reasons['left_out']}")
     return config
 
 
@@ -207,6 +218,16 @@ def _sizes_of(network: TransformerConfig | None) -> dict[str, int] | None:
 def _common_settings(given: TrainSettings) -> dict[str, Any]:
     """The settings that all trainings have."""
     return {name: getattr(given, name) for name in TrainSettings.model_fields if name not in _OWN}
+
+
+def _choose_tag(text: PreparedText) -> str:
+    """A word of few symbols with which no source of the text begins: ``<bt>``, or a letter."""
+    tokenizer, sources = text.source_tokenizer, text.train.source
+    spelled = {word: tuple(tokenizer.encode(word)) for word in _TAGS}
+    lengths = {*map(len, spelled.values())}
+    begun = {tuple(sources[place][:length].tolist()) for place in range(len(sources)) for length in lengths}
+    free = [word for word, ids in spelled.items() if ids not in begun and tokenizer.unk_id not in ids]
+    return sorted(free, key=lambda word: len(spelled[word]))[0] if free else _TAGS[0]
 
 
 def _record(path: Path) -> TextFile:
@@ -250,10 +271,11 @@ class BestRun:
         if self._settings.threads is not None:  # trainings do so themselves, the other stages do not
             self._context.use_threads(self._settings.threads)
         for index in range(first, len(self._stages)):
-            stage, before = self._stages[index], self._journal.spent
-            budget, spent = self._journal.value(index, "budget"), before + time.monotonic() - began
+            stage, before, now = self._stages[index], self._journal.spent, time.monotonic()
+            budget, spent = self._journal.value(index, "budget"), before + now - began
             if budget is None and total is not None:
                 budget = round(plan.budget_of(self._stages, index, total, spent), 3)
+                before, began = spent, now  # the budget is of the time from here on
                 self._journal.append({"step": index, "spent": round(before, 3), "budget": budget})
             self._announce(index, spent, budget)
             try:
@@ -274,7 +296,12 @@ class BestRun:
             self._context.say(f"this run is finished: its model is in {best}; for another one choose a new folder")
         else:
             self._log.say(f"done: the model is in {best}")
-        return replace(self._result(self._best().name), folder=self._folder)
+        return replace(self._result(self._chosen().name), folder=self._folder)
+
+    def _chosen(self) -> Path:
+        """The training whose model is in ``best``, which uses.json names."""
+        chosen = self._folder / Path(str((read_uses_file(self._folder) or {}).get("model"))).name
+        return chosen if work_folder.is_begun(chosen, work_folder.RUN) else self._best()
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
         stage, total = self._stages[index], self._config.budget
@@ -293,7 +320,8 @@ class BestRun:
         elif stage.name == plan.DATASTORE:
             self._remember(self._folder / stage.name)
         elif stage.name == plan.PAIRS:
-            self._make_pairs(self._folder / stage.name)
+            until = None if budget is None else began + _LATEST * budget
+            self._make_pairs(self._folder / stage.name, until)
         elif stage.name == plan.MORE_TEXT:
             derive(self._text(), self._folder / stage.name, self._context, added=self._added())
         else:
@@ -312,7 +340,7 @@ class BestRun:
         output = self._folder / name
         settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
         if not work_folder.is_begun(output, work_folder.RUN):
-            settings = _common_settings(self._settings) | self._sizes()
+            settings = _common_settings(self._settings) | self._sizes(output)
             settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
             settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
             settings |= self._stage_settings(name)
@@ -325,7 +353,7 @@ class BestRun:
             **{**settings, "data": self._text_for(output), "output": output},
         )
 
-    def _sizes(self) -> dict[str, Any]:
+    def _sizes(self, output: Path) -> dict[str, Any]:
         """The sizes of several models: all have those that the run decided, whatever fits into the time of each.
 
         A single model has what fits into its time (`planning.choices.halvings`).
@@ -335,21 +363,26 @@ class BestRun:
             return self._config.narrow
         if self._config.forward == 1 or given.preset is not None:
             return {}
-        corpus = CorpusSize(self._config.pairs, 0, 0, 0, 0)
+        corpus = CorpusSize(self._config.pairs if output in self._reverse else self._config.epoch_pairs, 0, 0, 0, 0)
         return {"preset": choose_preset(given.model or "transformer", corpus, inspect_machine())[0]}
 
     def _text_for(self, output: Path) -> Path:
-        """The prepared text that a training reads."""
+        """The prepared text that a training reads.
+
+        Models with teachers read the real text alone: it is what they gain most from, and their teachers, which have
+        learned from the further text, predict less of it.
+        """
         if output in self._reverse:
             return self._derived(plan.REVERSE_TEXT, "reverse")
-        if output.name == plan.RIGHT_TO_LEFT:
-            return self._derived(plan.BACKWARDS_TEXT, "backwards")
         if output.name == plan.BOTH and not self._several:
             return self._derived(plan.BOTH_TEXT, "both")
-        return self._folder / (plan.TEXT if self._config.monolingual is None else plan.MORE_TEXT)
+        forward = plan.TEXT if self._config.further is None else plan.MORE_TEXT
+        if output.name == plan.RIGHT_TO_LEFT:
+            return self._derived(plan.BACKWARDS_TEXT, "backwards", of=forward)
+        return self._folder / (plan.TEXT if output in self._students or output.name == plan.SMALL else forward)
 
-    def _derived(self, name: str, direction: Direction) -> Path:
-        derive(self._text(), self._folder / name, self._context, direction=direction)
+    def _derived(self, name: str, direction: Direction, of: str = plan.TEXT) -> Path:
+        derive(self._text(of), self._folder / name, self._context, direction=direction)
         return self._folder / name
 
     def _stage_settings(self, name: str) -> dict[str, Any]:
@@ -363,14 +396,12 @@ class BestRun:
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
         if self._folder / name in self._students:
-            place = self._students.index(self._folder / name)
-            if self._config.narrow is not None:
-                return {"teacher": tuple(self._forward), **self._less_dropout(plan.SMALL_DROPOUT)}
+            place, narrow = self._students.index(self._folder / name), self._config.narrow is not None
             return {
                 "teacher": tuple(self._forward),
-                **self._student_settings(place),
-                **self._less_dropout(plan.STUDENT_DROPOUT),
-                **(self._other_cuts() if place else {}),
+                **({} if self._config.fresh_students else self._student_settings(place)),
+                **self._less_dropout(plan.SMALL_DROPOUT if narrow else plan.STUDENT_DROPOUT),
+                **(self._other_cuts() if place and not narrow else {}),
             }
         if name == plan.SMALL:
             own = self._narrow_sizes()  # of a new network, planned like any other; they override a preset's
@@ -509,32 +540,38 @@ class BestRun:
             return False
         return True
 
-    def _text(self) -> PreparedText:
-        folder = self._folder / plan.TEXT
+    def _text(self, name: str = plan.TEXT) -> PreparedText:
+        folder = self._folder / name
         return open_prepared(folder, read_manifest(folder).data)
 
     # ----------------------------------------------------------------------- further text
 
-    def _make_pairs(self, output: Path) -> None:
-        """Let the reverse models translate the further text.
+    def _make_pairs(self, output: Path, until: float | None) -> None:
+        """Let the reverse models translate the further text, or as much of it as there is time for.
 
         Raises:
             ConfigurationError: it is no longer what it was when the run began.
         """
-        assert self._config.monolingual is not None
-        path = Path(self._config.monolingual.path)
-        if _record(path) != self._config.monolingual:
+        further = self._config.further
+        assert further is not None
+        path = Path(further.path)
+        if _record(path) != further:
             raise ConfigurationError(f"{path}: not the text with which this run began: put it back, or begin anew")
         with write_errors(output.parent):
             output.parent.mkdir(exist_ok=True)
         if not output.exists():
-            write_pairs(self._reverse, path, output, self._context, backwards=True, tag=_TAG)
+            known = self._reverse, path, output, self._context
+            write_pairs(*known, backwards=True, tag=self._config.tag, until=until)
 
     def _added(self) -> list[CorpusSettings]:
-        """The file of pairs; a model that has learned nothing makes none that are good enough."""
+        """The file of pairs; a model that has learned nothing makes none that are good enough.
+
+        However many they are, an epoch has no more of them than of real pairs (docs/lab-notes.md, "Captions").
+        """
         path = self._folder / plan.PAIRS
         if path.stat().st_size:
-            return [CorpusSettings(source=path)]
+            weight = min(self._config.pairs / scan(path).lines, 1.0)
+            return [CorpusSettings(source=path, weight=round(weight, 6))]
         self._log.say(f"{path}: there is no pair that is good enough to learn from; the forward models learn without")
         return []
 
@@ -548,7 +585,8 @@ class BestRun:
         others = [self._model_of(path) for path in self._members() if path != best]
         model, data = self._model_of(best), self._folder / plan.TEXT
         try:
-            remember(model, output=output, data=data, others=others, say=self._log.say)
+            say, check = self._log.say, self._check_stop
+            remember(model, output=output, data=data, others=others, say=say, progress=check)
         except ConfigurationError as error:
             self._log.say(f"there will be no datastore: {error}")
 

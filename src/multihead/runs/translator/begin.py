@@ -270,13 +270,16 @@ def _check_tokenizers(given: Bundle, prepared: PreparedText, settings: TrainSett
 
 
 def _corpus_size(prepared: PreparedText) -> CorpusSize:
-    target, tokens, start = prepared.train.target, 0.0, 0
+    """The size of an epoch, in which pairs of a low weight are seldom; those of a high weight are no further pairs."""
+    target, pairs, tokens, start = prepared.train.target, 0.0, 0.0, 0
     for record in prepared.config.corpora:
         own = target.tokens(start, start + record.pairs) + record.pairs
+        pairs += min(record.weight, 1.0) * record.pairs
         tokens, start = tokens + record.weight * own, start + record.pairs
     return CorpusSize(
-        pairs=len(prepared.train),
+        pairs=max(round(pairs), 1),
         target_tokens=round(tokens),
+        unit="pairs an epoch" if round(pairs) < len(prepared.train) else "pairs",
         source_vocab=len(prepared.source_tokenizer),
         target_vocab=len(prepared.target_tokenizer),
         padding_id=prepared.target_tokenizer.pad_id,
