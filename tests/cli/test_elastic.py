@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import elastic
 import processes
 import pytest
+from ports import reserved_port
 
 from multihead.training.checkpoint import load_newest
 from multihead.training.parallel import can_shard
@@ -44,9 +45,8 @@ class Job:
         self.pids.mkdir(parents=True)
         self._context, self._words = context, ["train", "--output", str(self.run), *words]
         self._nodes, self._each = nodes, each
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._reserved = ExitStack()
+        self._port = self._reserved.enter_context(reserved_port())
         self.agents: list[BaseProcess] = []
 
     def start(self) -> None:
@@ -75,6 +75,7 @@ class Job:
         return not self.agents[0].is_alive()
 
     def stop(self) -> None:
+        self._reserved.close()
         for process in self.agents:
             if process.is_alive():
                 os.killpg(process.pid, signal.SIGKILL)

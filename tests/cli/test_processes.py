@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import click
 import elastic
 import processes
 import pytest
+from ports import reserved_port
 
 from multihead.cli.help import tell
 from multihead.cli.main import main
@@ -81,17 +81,18 @@ class Launched:
 class Forked(Launched):
     """The same without torchrun's own start, and with processes that have imported the package."""
 
+    def __init__(self, numbers, folder, settings, port):
+        super().__init__(numbers, folder, settings)
+        self.port = port
+
     def start(self, size):
         processes.starter()
         self.errors.touch()
         self.pids = self.errors.parent / "pids"
         self.pids.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         words = ["train", "--output", str(self.run), *self.flags]
         self.agent = multiprocessing.get_context("forkserver").Process(
-            target=elastic.agent, args=(words, self.pids, port, (1, 1), size, self.errors, 0)
+            target=elastic.agent, args=(words, self.pids, self.port, (1, 1), size, self.errors, 0)
         )
         self.agent.start()
 
@@ -119,8 +120,9 @@ def launched(numbers: Numbers, settings: dict[str, Any], tmp_path: Path) -> Iter
 @pytest.fixture
 def forked(numbers: Numbers, settings: dict[str, Any], tmp_path: Path) -> Iterator[Forked]:
     """As ``launched``."""
-    job = Forked(numbers, tmp_path, settings)
-    yield job
+    with reserved_port() as port:
+        job = Forked(numbers, tmp_path, settings, port)
+        yield job
     if not job.ended():
         os.killpg(job.agent.pid, signal.SIGKILL)
 

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -43,6 +44,24 @@ def alarm(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def peak_megabytes() -> float:
+    """Peak memory of this process, since it was last forgotten."""
+    with contextlib.suppress(OSError):
+        if (found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())) is not None:
+            return int(found[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Check that the block takes less than `MEGABYTES`; where no peak can be forgotten, beyond the highest so far."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
+    before = peak_megabytes()
+    yield
+    assert peak_megabytes() - before < MEGABYTES
 
 
 def one_line(error: MultiheadError, says: str) -> None:

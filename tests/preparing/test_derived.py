@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +23,25 @@ if TYPE_CHECKING:
 QUIET = RunContext(lambda _: None)
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small_parts() -> Iterator[None]:
     """Several parts, the last one shorter."""
-    for module in ("shards", "derived"):
-        monkeypatch.setattr(f"multihead.preparing.{module}.SHARD", 250)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("shards", "derived"):
+            patch.setattr(f"multihead.preparing.{module}.SHARD", 250)
+        yield
 
 
-@pytest.fixture
-def text(numbers: Numbers, tmp_path: Path) -> PreparedText:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the text."""
+    return tmp_path_factory.mktemp("prepared") / "text"
+
+
+@pytest.fixture(scope="module")
+def text(numbers: Numbers, folder: Path) -> PreparedText:
     settings: dict[str, Any] = {**numbers.train, **numbers.valid, "vocab_size": 320, "shared_vocabulary": False}
-    return prepare(**settings, output=tmp_path / "text", say=lambda _: None)
+    return prepare(**settings, output=folder, say=lambda _: None)
 
 
 def opened(folder: Path) -> PreparedText:
@@ -58,10 +67,12 @@ def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Pa
     assert reasons["vocab_size"] == reasons["shared_vocabulary"] == "that of the text it was made from"
 
 
-def test_exchanged_twice_it_is_the_same_text(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
+def test_exchanged_twice_it_is_the_same_text(
+    text: PreparedText, folder: Path, tmp_path: Path, numbers: Numbers
+) -> None:
     derive(text, tmp_path / "back", QUIET, direction="reverse")
     derive(opened(tmp_path / "back"), tmp_path / "again", QUIET, direction="reverse")
-    assert numbers.contents(tmp_path / "again/data") == numbers.contents(tmp_path / "text/data")
+    assert numbers.contents(tmp_path / "again/data") == numbers.contents(folder / "data")
     assert opened(tmp_path / "again").config == text.config
 
 

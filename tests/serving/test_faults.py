@@ -41,15 +41,20 @@ def test_a_batch_that_cannot_be_had_is_searched_otherwise(
         pytest.skip("no compiled search here")
     wanted = {beam: translator.translate(["eins zwei"], beam=beam) for beam in (2, 3)}
     client, real = servers.start(lambda: translator, threads=1).client, Engine.open
+    refused, opened = list[int](), list[int]()
 
-    def refusing(engine: Any, settings: Any, *words: Any, **named: Any) -> Any:
-        if settings.beam == 3:
+    def refusing(engine: Any, task: Any, search: Any, *words: Any, **named: Any) -> Any:
+        if search.beam == 3:
+            refused.append(search.beam)
             raise RuntimeError("no room")
-        return real(engine, settings, *words, **named)
+        running = real(engine, task, search, *words, **named)
+        opened.append(search.beam)
+        return running
 
     monkeypatch.setattr(Engine, "open", refusing)
     assert client.post(text="eins zwei", beam=3).texts == wanted[3]
     assert client.post(text="eins zwei", beam=2).texts == wanted[2]
+    assert (refused, opened) == ([3], [2])
 
 
 @pytest.mark.parametrize("path", ["/translate", "/translate/stream"])

@@ -62,11 +62,11 @@ def test_published_patterns_are_run(pattern: str) -> None:
     ],
 )
 def test_others_are_refused_at_once(pattern: str, why: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ValueError, match=re.escape(why)) as refused:
         check_pattern(pattern)
     assert len(str(refused.value)) < 300
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 PIECES = st.sampled_from(["x", ".", "[xy]", "x*", "x+", "y?", "(x|y)", "(?:xy)*", "(?:x|y)?", "|", "x{1,3}", "(?=y)"])

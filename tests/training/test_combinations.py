@@ -9,7 +9,6 @@ import contextlib
 import math
 import os
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import processes as warm
 import pytest
 import torch
+from ports import reserved_port
 
 from multihead import configuration
 from multihead.data.batching import BatchStream
@@ -200,11 +200,9 @@ def saved(toy, group, folder):
 
 def launch(folder, size, *more):
     """Run `main` in processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-W", "error", __file__, str(folder), str(port), str(size), *more]
-    warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+    with reserved_port() as port:
+        command = [sys.executable, "-W", "error", __file__, str(folder), str(port), str(size), *more]
+        warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.proof)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import processes as warm
 import pytest
 import torch
+from ports import reserved_port
 from torch import nn
 
 from multihead import configuration
@@ -194,11 +194,9 @@ def found(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("found")
     sides = toy.store.source, toy.store.target
     torch.save([[list(map(int, side[pair])) for pair in range(30)] for side in sides], folder / "store.pt")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-W", "error", __file__, str(folder), str(port)]
-    warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+    with reserved_port() as port:
+        command = [sys.executable, "-W", "error", __file__, str(folder), str(port)]
+        warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
 
 

@@ -284,16 +284,19 @@ def test_what_is_judged_and_kept_is_the_average(toy, tmp_path):
 def test_what_is_kept_is_of_the_validation_though_training_goes_on(toy, tmp_path, monkeypatch):
     """The model is still being written when the next update is made, but has the weights of its checkpoint."""
     run, keep = Run(toy, tmp_path, scores={5: 1.0, 10: 2.0, 13: 3.0}, keep_checkpoints=9), Run._keep
+    moved = []
 
     def slow(self, model, values):
         deadline = time.monotonic() + 30
         while self.trainer.state.step == values["step"] < 13 and time.monotonic() < deadline:
             time.sleep(0.001)
+        moved.append(self.trainer.state.step > values["step"])
         keep(self, model, values)
 
     monkeypatch.setattr(Run, "_keep", slow)
     run.go()
     assert [step for step, _ in run.kept] == [5, 10, 13]
+    assert moved == [True, True, False]
     for step, kept in run.kept:
         saved = read_weights(tmp_path / "checkpoints" / f"{step:08d}", "average")
         assert kept.keys() == saved.keys()

@@ -14,7 +14,7 @@ import torch
 
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, Interrupted
 from multihead.judging.analysis import analyze_pairs, without_context
 from multihead.judging.guard import assess
 from multihead.judging.guard_signs import GuardSettings
@@ -165,7 +165,7 @@ def test_a_text_is_prepared_with_context(tmp_path: Path, monkeypatch: pytest.Mon
     assert "between documents" in (tmp_path / "whole" / "left-out.tsv").read_text(encoding="utf-8")
     monkeypatch.setattr("multihead.preparing.shards.SHARD", 4)
     signals = iter([None, 15])
-    with pytest.raises(BaseException, match="go"):
+    with pytest.raises(Interrupted, match="goes on from there"):
         prepare(**given, output=tmp_path / "parts", stop_signal=lambda: next(signals, None))
     parts = prepare(**given, output=tmp_path / "parts")
     names = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole" / "data").rglob("*.*")]

@@ -51,11 +51,11 @@ BAD = [
 @pytest.mark.parametrize(("text", "why"), BAD)
 @pytest.mark.parametrize("parse", [parse_texts, parse_settings_file])
 def test_others_are_refused_at_once(parse: Any, text: str, why: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(FormatError, match=rf"^file\.yml: .*({why})") as refused:
         parse(text, FILE)
     assert "\n" not in str(refused.value)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_settings_are_short(tmp_path: Path) -> None:

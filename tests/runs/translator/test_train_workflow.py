@@ -63,6 +63,15 @@ def whole(wishes: dict[str, Any], numbers: Numbers, tmp_path_factory: pytest.Tem
     return output
 
 
+@pytest.fixture(scope="session")
+def stopped(wishes: dict[str, Any], numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped after update 3; tests copy it before they go on."""
+    output, polls = tmp_path_factory.mktemp("stopped") / "run", itertools.count(1)
+    with pytest.raises(Interrupted):
+        numbers.learn(output, **wishes, stop_signal=lambda: signal.SIGINT if next(polls) == 5 else None)
+    return output
+
+
 def same_end(numbers, one, other):
     """Compare all files except timings and older checkpoints, which depend on when a run was stopped."""
     found = []
@@ -90,19 +99,16 @@ def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(run, wishes, whole,
     same_end(numbers, output, whole)
 
 
-def test_output_alone_goes_on(run, wishes, whole, numbers, tmp_path):
-    output, said = tmp_path / "run", []
-    with pytest.raises(Interrupted):
-        run(output, 5, **wishes)
+def test_output_alone_goes_on(run, stopped, whole, numbers, tmp_path):
+    output, said = shutil.copytree(stopped, tmp_path / "run"), []
     run(output, said=said)
     same_end(numbers, output, whole)
     assert said[0] == "going on after update 3 of 12"
 
 
-def test_some_of_the_settings_go_on_too(run, wishes, tmp_path):
-    with pytest.raises(Interrupted):
-        run(tmp_path / "run", 5, **wishes)
-    assert run(tmp_path / "run", updates=12, source=wishes["source"]).updates == 12
+def test_some_of_the_settings_go_on_too(run, wishes, stopped, tmp_path):
+    output = shutil.copytree(stopped, tmp_path / "run")
+    assert run(output, updates=12, source=wishes["source"]).updates == 12
 
 
 def test_a_held_out_split_goes_on(run, numbers, wishes, tmp_path):
@@ -258,10 +264,8 @@ def test_a_finished_run_says_so_and_stays_as_it_is(run, wishes, whole, numbers):
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in whole.rglob("*")} == before
 
 
-def test_other_versions_are_said(run, wishes, whole, tmp_path, numbers):
-    output, said = tmp_path / "run", []
-    with pytest.raises(Interrupted):
-        run(output, 5, **wishes)
+def test_other_versions_are_said(run, stopped, tmp_path, numbers):
+    output, said = shutil.copytree(stopped, tmp_path / "run"), []
     content = json.loads((output / "run.json").read_text(encoding="utf-8"))
     content["versions"]["torch"] = "1.0"
     (output / "run.json").write_text(json.dumps(content), encoding="utf-8")
@@ -281,10 +285,8 @@ def damage(path: Path, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("content", DAMAGES)
-def test_a_lost_description_is_written_again_from_its_copy(run, whole, wishes, tmp_path, numbers, content):
-    output, said = tmp_path / "run", []
-    with pytest.raises(Interrupted):
-        run(output, 5, **wishes)
+def test_a_lost_description_is_written_again_from_its_copy(run, whole, stopped, tmp_path, numbers, content):
+    output, said = shutil.copytree(stopped, tmp_path / "run"), []
     damage(output / "run.json", content)
     run(output, said=said)
     what = "missing" if content is None else "damaged"
