@@ -321,9 +321,12 @@ def test_the_errors_are_those_of_the_model_that_a_run_in_stages_ends_with(short:
     assert found.errors.bleu != write(short, tmp_path / "other").errors.bleu
 
 
-def test_parts_do_not_begin_as_a_model_that_has_seen_all_pairs(short: Path, trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("students", [0, 1])
+def test_parts_do_not_begin_as_a_model_that_has_seen_all_pairs(
+    short: Path, trained: Path, tmp_path: Path, students: int
+) -> None:
     """A forward model that began as the one of both directions: the parts, and the whole, are trained from scratch."""
-    folder = in_stages(tmp_path, short, short)
+    folder = in_stages(tmp_path, *[short] * (1 + students))
     given = GivenModel(path=str(trained / "best"), weights="0" * 64)
     config = config_of(short).model_copy(update={"from_model": given})
     for name in ("run.json", "run.copy.json"):

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
     from multihead import Translator
 
 
+def of_two_pairs(serve_page: Any, translator: Translator) -> tuple[Any, Any]:
+    """The page of a server from German to English and, with translations of two words, from English to French."""
+    short = translator.searching(max_length=2)
+    sources = [ModelSource(lambda: translator, Pair("de", "en")), ModelSource(lambda: short, Pair("en", "fr"))]
+    page, server = serve_page(sources)
+    page.until(lambda: page.find("#pair").is_displayed())
+    return page, server
+
+
 def test_one_model_has_nothing_to_choose(page: Any) -> None:
     assert not page.find("#pair").is_displayed()
     assert page.find("#model").text == "German → English"
 
 
 def test_the_languages_of_several_models_can_be_chosen(serve_page: Any, translator: Translator) -> None:
-    short = translator.searching(max_length=2)
-    sources = [
-        ModelSource(lambda: translator, Pair("de", "en")), ModelSource(lambda: short, Pair("en", "fr")),
-    ]  # fmt: skip
-    page, server = serve_page(sources)
-    page.until(lambda: page.find("#pair").is_displayed())
+    page, server = of_two_pairs(serve_page, translator)
     choice = Select(page.find("#pair"))
     assert [option.text for option in choice.options] == ["German → English", "English → French"]
     assert choice.first_selected_option.text == "German → English"
@@ -63,12 +67,7 @@ def test_models_of_the_same_languages_are_chosen_by_name(serve_page: Any, transl
 
 
 def test_a_chosen_word_is_forgotten_with_its_model(serve_page: Any, translator: Translator) -> None:
-    short = translator.searching(max_length=2)
-    sources = [
-        ModelSource(lambda: translator, Pair("de", "en")), ModelSource(lambda: short, Pair("en", "fr")),
-    ]  # fmt: skip
-    page, server = serve_page(sources)
-    page.until(lambda: page.find("#pair").is_displayed())
+    page, server = of_two_pairs(serve_page, translator)
     page.translate("eins zwei drei")
     page.word(1).click()
     page.all("#alternatives-list button")[0].click()

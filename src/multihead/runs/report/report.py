@@ -90,7 +90,7 @@ def report(
     folder, (final, base) = Path(output), _runs(Path(run))
     used = Path(run) if (Path(run) / BEST).is_dir() else final  # a run in stages may use a student's last weights
     config = read_begun_run(base)
-    started_alone = base == final or config.from_model is None
+    started_alone = base == Path(run) or config.from_model is None
     if not started_alone:  # the model that it began as has seen all pairs
         config = config.model_copy(update={"from_model": None})
     others = [Path(path) for path in against]
