@@ -63,6 +63,8 @@ _SHORT, _FEW_UPDATES = 20 * 60.0, 4_600
 single training is better. A slow machine makes few updates in an hour (docs/lab-notes.md, "Few updates in an hour")."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
+USUAL_TAG = "<bt>"
+"""The first word of a source that a reverse model made, unless a shorter one is free."""
 _MANY = 20_000
 """Pairs from which on a short run has no use for further text: seen 11 times, 29,000 pairs learn as much without it
 (docs/lab-notes.md, "Captions"). With fewer pairs it was not tried."""
@@ -124,7 +126,7 @@ class BestConfig(Settings):
     """Further text in the target language."""
     left_out: bool = False
     """Whether there is no time for the further text."""
-    tag: str = "<bt>"
+    tag: str = USUAL_TAG
     """The first word of a source that a reverse model made; it tells the forward models so."""
     pairs: int = 0
     """Pairs of the training text."""
@@ -166,7 +168,7 @@ def decide(
     versions: dict[str, str],
     monolingual: TextFile | None = None,
     *,
-    tag: str = "<bt>",
+    tag: str = USUAL_TAG,
     shared: bool = True,
     several: bool = False,
     measure: Callable[[float], Fitting] | None = None,

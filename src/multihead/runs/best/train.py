@@ -72,7 +72,7 @@ _SIZES = ("preset", "encoder_layers", "decoder_layers", "inner", "alignment_laye
 _KINDS = ("right_to_left", "student", "small", "datastore")
 """Decisions about the stages after those of forward and reverse models."""
 _NO_TRAININGS = (plan.PAIRS, plan.MORE_TEXT, plan.DATASTORE, plan.BEST)
-_TAGS: tuple[str, ...] = ("<bt>", *string.ascii_letters)
+_TAGS: tuple[str, ...] = (plan.USUAL_TAG, *string.ascii_letters)
 """Words that can begin a source that a reverse model made."""
 _MOST_STAGES = 100
 """More than there ever are: each training has a seed of its own."""
@@ -194,7 +194,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             return Fitting(usual.training.updates, _sizes_of(half))
 
         known = choices, text.config.pairs, installed_versions(), further
-        tag = _TAGS[0] if further is None else _choose_tag(text)
+        tag = plan.USUAL_TAG if further is None else _choose_tag(text)
         config = plan.decide(*known, tag=tag, shared=shared, several=several, measure=measure)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
@@ -227,7 +227,7 @@ def _choose_tag(text: PreparedText) -> str:
     lengths = {*map(len, spelled.values())}
     begun = {tuple(sources[place][:length].tolist()) for place in range(len(sources)) for length in lengths}
     free = [word for word, ids in spelled.items() if ids not in begun and tokenizer.unk_id not in ids]
-    return sorted(free, key=lambda word: len(spelled[word]))[0] if free else _TAGS[0]
+    return min(free, key=lambda word: len(spelled[word]), default=plan.USUAL_TAG)
 
 
 def _record(path: Path) -> TextFile:
@@ -369,8 +369,8 @@ class BestRun:
     def _text_for(self, output: Path) -> Path:
         """The prepared text that a training reads.
 
-        Models with teachers read the real text alone: it is what they gain most from, and their teachers, which have
-        learned from the further text, predict less of it.
+        Models with teachers read the real text alone: with the made pairs, too, the predictions of their teachers would
+        take most of their time (docs/lab-notes.md, "Captions").
         """
         if output in self._reverse:
             return self._derived(plan.REVERSE_TEXT, "reverse")

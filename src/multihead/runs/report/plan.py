@@ -6,8 +6,9 @@ The text of a run is N pairs, its training U updates. A part of n pairs is train
 
 updates, where e is the number of epochs that `planning.choices` plans for so many pairs. If the budget allows c = 1, an
 eighth, a quarter and half of the pairs are trained, with a larger budget from several seeds, and the run itself is the
-training with all pairs. Otherwise all four are trained, c times as long, because a long training cannot be compared
-with short ones. Parts with the same seed contain the smaller ones (`preparing.derived.nested_part`).
+training with all pairs, unless it began as a model that has seen them: then all pairs are trained, too. With a smaller
+budget all four are trained, c times as long, because a long training cannot be compared with short ones. Parts with the
+same seed contain the smaller ones (`preparing.derived.nested_part`).
 """
 
 from __future__ import annotations
