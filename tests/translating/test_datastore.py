@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import torch
 
 from multihead import Translator
 from multihead.bundle import load_bundle, model_digest, save_bundle
-from multihead.errors import ConfigurationError, FormatError
+from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import write_tensors
 from multihead.judging.guard import assess, retry
 from multihead.judging.guard_signs import GuardSettings
@@ -23,8 +24,9 @@ from multihead.judging.score import score
 from multihead.models.transformer import Transformer
 from multihead.sealed import seal
 from multihead.text.tokenizer import Tokenizer
+from multihead.translating import remember as remembering_text
 from multihead.translating.datastore import ARRAYS, CONFIG, read
-from multihead.translating.remember import _prepared, remember
+from multihead.translating.remember import SHARES, TEMPERATURES, _prepared, remember
 from multihead.translating.request import TranslationRequest
 
 if TYPE_CHECKING:
@@ -50,6 +52,30 @@ def memory(trained: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFac
         trained, output=output, text=(text[0], text[1]), valid=(valid[0], valid[1]), neighbours=8, say=said.append
     )
     return folder, said
+
+
+def test_making_a_datastore_can_be_stopped_between_any_two_parts(
+    trained: Path, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While states are computed, looked up, and while share, temperature and cells are chosen."""
+    text = [list(side) for side in zip(*numbers.pairs(20, seed=6), strict=True)]
+    monkeypatch.setattr(remembering_text, "_LOOKED_UP", 10)
+    asked = itertools.count()
+    known: dict[str, Any] = {"text": (text[0], text[1]), "valid": (text[0], text[1]), "neighbours": 4}
+    whole = remember(trained, output=tmp_path / "whole", **known, progress=lambda: next(asked) and None)
+    moments = next(asked)
+    symbols = len(read(whole, model_digest(trained / "best")).symbols)
+    assert moments > symbols / 10 + len(SHARES) * len(TEMPERATURES)
+    for most in range(0, moments, 7):
+        asked = itertools.count()
+
+        def progress(asked: Iterator[int] = asked, most: int = most) -> None:
+            if next(asked) >= most:
+                raise Interrupted(15, "stopped")
+
+        with pytest.raises(Interrupted):
+            remember(trained, output=tmp_path / "stopped", **known, progress=progress)
+        assert not (tmp_path / "stopped").exists()
 
 
 def test_each_symbol_of_the_text_has_a_state(trained: Path, store: Path) -> None:

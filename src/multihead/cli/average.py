@@ -8,7 +8,8 @@ from typing import Literal
 import click
 
 from multihead.cli.help import tell
-from multihead.cli.options import Command
+from multihead.cli.options import Command, language_flags
+from multihead.text.languages import Languages
 
 
 @click.command(
@@ -33,8 +34,13 @@ from multihead.cli.options import Command
     type=click.Choice(["trained", "average"]),
     help="Weights of a checkpoint to use: the trained ones (the default), or their moving average.",
 )
+@language_flags
 def average(
-    folders: tuple[Path, ...], output: Path, last: int | None, weights: Literal["trained", "average"] | None
+    folders: tuple[Path, ...],
+    output: Path,
+    last: int | None,
+    weights: Literal["trained", "average"] | None,
+    languages: Languages,
 ) -> None:
     """Average the weights of models: the newest checkpoints of a run, or several runs or model folders."""
     from multihead.cli.process import configure_process
@@ -42,4 +48,4 @@ def average(
     configure_process()
     from multihead.runs.average import average as run
 
-    run(*folders, output=output, last=last, weights=weights, say=tell)
+    run(*folders, output=output, last=last, weights=weights, languages=languages, say=tell)

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from multihead.cli.help import tell
-from multihead.cli.options import Command
+from multihead.cli.options import Command, language_flags
+from multihead.text.languages import Languages
 
 
 @click.command(
@@ -26,11 +27,12 @@ from multihead.cli.options import Command
 @click.option(
     "--inner", type=int, metavar="NUMBER", help="Feed-forward units to keep in each layer. [half of the parameters]"
 )
-def shrink(model: Path, output: Path, **sizes: int | None) -> None:
+@language_flags
+def shrink(model: Path, output: Path, languages: Languages, **sizes: int | None) -> None:
     """Write a smaller model with parts of MODEL, to be trained with MODEL as its teacher."""
     from multihead.cli.process import configure_process
 
     configure_process()
     from multihead.runs.shrink import shrink as run
 
-    run(model, output=output, **sizes, say=tell)
+    run(model, output=output, languages=languages, **sizes, say=tell)

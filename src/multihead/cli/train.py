@@ -26,7 +26,7 @@ from multihead.work_folder import kind_of
 @click.option(
     "--best",
     is_flag=True,
-    help="Train several translators and let them teach a last one; --budget is the time of all together.",
+    help="Train several translators, and students that learn from them; --budget is the time of all together.",
 )
 @click.option(
     "--monolingual",

@@ -23,6 +23,7 @@ from multihead.bundle import Bundle, build_network, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import check_new_folder
 from multihead.planning.settings import RunConfig, read_run
+from multihead.text.languages import Languages
 from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 
 Weights = Literal["trained", "average"]
@@ -42,6 +43,7 @@ def average(
     output: str | Path,
     last: int | None = None,
     weights: Weights | None = None,
+    languages: Languages | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Write the mean of models as a model folder, with the subwords and search settings of the first.
@@ -51,6 +53,7 @@ def average(
         output: a new or empty folder.
         last: use this many of the newest checkpoints of each run instead; 1 gives the end of a run as a model.
         weights: which weights of a checkpoint to use: "trained" (the default) or "average".
+        languages: source and target, for models of another program that have several.
         say: called with a line that names the averaged models.
 
     Returns:
@@ -67,7 +70,7 @@ def average(
     if weights is not None and last is None:
         raise ConfigurationError("weights says what to take of checkpoints: give last, too, or leave it out")
     paths = [Path(folder) for folder in folders]
-    given = [load_bundle(path) for path in paths]
+    given = [load_bundle(path, languages=languages) for path in paths]
     for path, bundle in zip(paths[1:], given[1:], strict=True):
         _check_same_shape(paths[0], given[0], path, bundle)
     sources = [s for p, b in zip(paths, given, strict=True) for s in _sources(p, b, last, weights or "trained")]

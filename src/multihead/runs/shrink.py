@@ -16,6 +16,7 @@ from multihead.errors import ConfigurationError
 from multihead.files import check_new_folder
 from multihead.models.shrinking import half_of, parameters_of, shrunk
 from multihead.models.transformer import Transformer
+from multihead.text.languages import Languages
 
 
 def shrink(
@@ -25,6 +26,7 @@ def shrink(
     encoder_layers: int | None = None,
     decoder_layers: int | None = None,
     inner: int | None = None,
+    languages: Languages | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Write a model of some layers and feed-forward units of another, to be trained on.
@@ -36,6 +38,7 @@ def shrink(
         decoder_layers: number of decoder layers to keep.
         inner: number of feed-forward units to keep in each layer. Without any of the three, they are chosen so that
             at most half of the parameters stay.
+        languages: source and target, for a model of another program that has several.
         say: called with a line about the sizes.
 
     Returns:
@@ -47,7 +50,7 @@ def shrink(
     """
     output = Path(output)
     check_new_folder(output)
-    bundle = load_bundle(Path(model))
+    bundle = load_bundle(Path(model), languages=languages)
     network = bundle.model
     if not isinstance(network, Transformer):
         raise ConfigurationError(f"{model}: is a {network.config.architecture} model; only a Transformer can be shrunk")

@@ -33,6 +33,7 @@ from multihead.errors import ConfigurationError
 from multihead.files import atomic_folder, check_new_folder, write_tensors
 from multihead.model_folder import write_json
 from multihead.sealed import seal
+from multihead.text.languages import Languages
 from multihead.translating.cells import divide, rounded
 from multihead.translating.datastore import ARRAYS, CONFIG, FORMAT_VERSION, Remembering
 from multihead.translating.forced import forced_states, pair_batches, token_log_probabilities
@@ -52,6 +53,9 @@ _TRIED = 20_000
 
 _AT_A_TIME = 2_000
 """Pairs whose states are computed together."""
+
+_LOOKED_UP = 1_000
+"""States that are looked up between two moments at which the work can be stopped."""
 
 _BATCH_TOKENS = 4096
 
@@ -88,6 +92,7 @@ def remember(
     text: tuple[Sequence[str], Sequence[str]] | None = None,
     valid: tuple[Sequence[str], Sequence[str]] | None = None,
     others: Sequence[str | Path] = (),
+    languages: Languages | None = None,
     neighbours: int = 64,
     most: int = 2_000_000,
     say: Callable[[str], None] = print,
@@ -96,13 +101,14 @@ def remember(
     """Make the datastore of a model.
 
     Args:
-        model: a run or a model folder.
+        model: a run or a model folder, or one of another program.
         output: a new or empty folder.
         data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
         text: sentences and their translations instead.
         valid: the same, by which share, temperature and probes are chosen; by default the validation text of
             ``data``.
         others: further members of the ensemble that the share is chosen for.
+        languages: source and target, for models of another program that have several.
         neighbours: nearest entries of a state.
         most: about how many entries there are at most, for which pairs are taken evenly spread.
         say: called with lines about the progress and the result.
@@ -113,7 +119,7 @@ def remember(
 
     Raises:
         ConfigurationError: an impossible number; the output exists; a model that has no compiled search or several
-            directions; pairs in other subwords, or none.
+            directions; pairs in other subwords, or none; a language of a model with several is not named.
         FormatError: not a model.
         SurroundingsError: not enough memory, or the output cannot be written.
     """
@@ -122,7 +128,7 @@ def remember(
         raise ConfigurationError(f"most is a number of entries of at least 1, got {most}")
     build(Remembering, {"neighbours": neighbours, "share": SHARES[0], "temperature": 1.0}, "the datastore")
     check_new_folder(output)
-    bundle, members = load_bundle(folder), [load_bundle(locate(Path(path))) for path in others]
+    bundle, *members = (load_bundle(place, languages=languages) for place in (folder, *map(locate, map(Path, others))))
     for path, member in zip(others, members, strict=True):
         require_same_vocabularies(bundle, member, str(path))
     if bundle.directions:
@@ -144,7 +150,7 @@ def remember(
     order, cells = divide(keys, steps)
     keys, steps, symbols = keys[order], steps[order], symbols[order]
     packed = PackedDatastore(keys, steps, symbols, cells)
-    how, before, after = _choose([bundle, *members], packed, tried, neighbours)
+    how, before, after = _choose([bundle, *members], packed, tried, neighbours, progress)
     with atomic_folder(output) as draft:
         arrays = {"keys": keys, "steps": steps, "symbols": symbols, **cells._asdict()}
         digest = write_tensors(draft / ARRAYS, {name: torch.from_numpy(array) for name, array in arrays.items()})
@@ -220,7 +226,7 @@ def states_of(bundle: Bundle, pairs: Pairs) -> Iterator[tuple[Float[Tensor, "sym
 
 @torch.no_grad()
 def _choose(
-    bundles: Sequence[Bundle], packed: PackedDatastore, pairs: Pairs, neighbours: int
+    bundles: Sequence[Bundle], packed: PackedDatastore, pairs: Pairs, neighbours: int, progress: Callable[[], None]
 ) -> tuple[Remembering, float, float]:
     """How an ensemble uses its neighbours with the lowest loss, and the loss without and with them."""
     found = [list(zip(*states_of(bundle, pairs), strict=True)) for bundle in bundles]  # all in the same order
@@ -231,12 +237,17 @@ def _choose(
 
     def found_in(probes: int) -> tuple[Tensor, Tensor]:
         """Squared distances beyond that of the nearest, and which neighbours are followed by the right symbol."""
-        count = min(neighbours, packed.entries)
-        entries, values = map(torch.from_numpy, packed.nearest(states.numpy(), count, probes=probes))
+        count, parts = min(neighbours, packed.entries), list[tuple[Tensor, Tensor]]()
+        for some in torch.split(states, _LOOKED_UP):
+            progress()
+            here, there = packed.nearest(some.numpy(), count, probes=probes)
+            parts.append((torch.from_numpy(here), torch.from_numpy(there)))
+        entries, values = (torch.cat(one) for one in zip(*parts, strict=True))
         right = (torch.from_numpy(packed.symbols)[entries] == following[:, None]) & (entries >= 0)
         return 2 * (values[:, :1] - values).double(), right
 
     def loss(distances: Tensor, right: Tensor, share: float, temperature: float) -> float:
+        progress()
         p = ((-distances / temperature).softmax(dim=1) * right).sum(dim=1)
         return float(-((1 - share) * own + share * p).log().mean())
 

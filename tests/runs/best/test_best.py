@@ -45,7 +45,7 @@ from multihead.runs.best.plan import (
     stages_of,
     students_of,
 )
-from multihead.runs.best.train import train_best
+from multihead.runs.best.train import BestRun, train_best
 from multihead.runs.run import RunResult
 from multihead.runs.translator import begin
 from multihead.serving.folders import find_models
@@ -749,7 +749,7 @@ def test_further_text_is_translated_first_and_learned_then(
     assert json.loads((run / "reverse-1/run.json").read_text())["data"]["pairs"] == text
 
 
-def test_a_judge_learns_further_text_and_an_epoch_has_no_more_of_it_than_real_pairs(
+def test_a_judge_and_students_learn_further_text_and_no_more_of_it_than_there_are_real_pairs(
     wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_pairs, further, run = 1500, tmp_path / "more.en", tmp_path / "run"
@@ -757,7 +757,8 @@ def test_a_judge_learns_further_text_and_an_epoch_has_no_more_of_it_than_real_pa
 
     def write(models: Any, text: Path, output: Path, context: Any, *, backwards: bool, tag: str, until: Any) -> None:
         assert backwards
-        output.write_text(f"{tag} eins zwei\tone two\n" * made_pairs, encoding="utf-8")
+        rows = (f"{tag} eins {number}\tone {number}\n" for number in range(made_pairs))
+        output.write_text("".join(rows), encoding="utf-8")
 
     monkeypatch.setattr(best_train, "write_pairs", write)
     short = {**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1}
@@ -766,11 +767,11 @@ def test_a_judge_learns_further_text_and_an_epoch_has_no_more_of_it_than_real_pa
             run,
             monolingual=further,
             **short,
-            stop_signal=lambda: 15 if (run / "right-to-left/run.json").exists() else None,
+            stop_signal=lambda: 15 if (run / "student/run.json").exists() else None,
         )
-    stages = ["reverse-1", "pairs/monolingual.tsv", "text-more", *(f"forward-{i + 1}" for i in range(3))]
+    stages = ["reverse-1", "pairs/monolingual.tsv", "text-more", "forward-1", "forward-2", "right-to-left", "student"]
     found = BestConfig.model_validate_json((run / "run.json").read_text(encoding="utf-8"))
-    assert [stage.name for stage in stages_of(found)][:7] == [*stages, "right-to-left"]
+    assert [stage.name for stage in stages_of(found)][:7] == stages
     own, turned = (
         json.loads((run / name / "prepared.json").read_text())["data"] for name in ("text-more", "text-right-to-left")
     )
@@ -780,6 +781,23 @@ def test_a_judge_learns_further_text_and_an_epoch_has_no_more_of_it_than_real_pa
     assert made["weight"] == pytest.approx(found.pairs / made_pairs, abs=1e-6)
     assert real["weight"] == 1.0
     assert turned["corpora"] == own["corpora"]
+    of_student = json.loads((run / "student/run.json").read_text())["data"]["corpora"]
+    assert [(corpus["pairs"], corpus["weight"]) for corpus in of_student] == [(found.pairs, 1.0)] * 2
+    every, few = ((run / name).read_text().splitlines() for name in (plan.PAIRS, plan.FEW_MADE))
+    places = [every.index(row) for row in few]
+    steps = [after - before for before, after in itertools.pairwise([-1, *places])]
+    assert max(steps) - min(steps) <= 1  # evenly spread
+    assert places[-1] == made_pairs - 1
+
+
+def test_two_forward_models_take_the_time_of_three() -> None:
+    usual = config(3600.0, 3, 1, both_ways=False)
+    further = TextFile(path="more", sha256="0" * 64, lines=0)
+    weights = []
+    for forward in (2, 3):
+        found = usual.model_copy(update={"monolingual": further, "forward": forward})
+        weights.append([stage.weight for stage in stages_of(found) if stage.name.startswith("forward")])
+    assert weights == [[1.5] * 2, [1.0] * 3]
 
 
 def test_the_tag_of_made_sources_is_short_and_begins_no_source(numbers: Numbers, tmp_path: Path) -> None:
@@ -813,6 +831,42 @@ def test_pairs_take_no_more_time_than_there_is(
     assert 0 < len(output.read_text().splitlines()) <= (5 if late else 12)
     assert any("no time for more than 5 of 12 lines" in line for line in said) == late
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("pairs")] == ["pairs.tsv"]
+
+
+class KilledError(Exception):
+    """Stands for the end of a process that can do nothing more."""
+
+
+def test_the_time_of_a_killed_stage_without_a_training_is_counted(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is noted every 20 seconds; what is left of a stage has what is left of its time."""
+    further, run, now, spent = tmp_path / "more.en", tmp_path / "run", [1000.0], list[float]()
+    further.write_text("one two\n", encoding="utf-8")
+    untils, journal = list[float](), run / "stages.jsonl"
+
+    def write(*known: Any, until: float, **_: Any) -> None:
+        """Ask for a second at a time, for 55 seconds, then be killed."""
+        untils.append(until - now[0])
+        for _ in range(55):
+            now[0] += 1
+            known[-1].stop_signal()
+        raise KilledError
+
+    def trained(*_: Any, **__: Any) -> None:
+        now[0] += 7
+
+    monkeypatch.setattr(best_train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(BestRun, "_train", trained)
+    monkeypatch.setattr(best_train, "write_pairs", write)
+    own = {name: value for name, value in wishes.items() if name != "updates"}
+    for again in (False, True):
+        with pytest.raises(KilledError):
+            learn(run, **({} if again else {**own, "budget": 3000.0}), monolingual=further, started=now[0])
+        spent.append(max(json.loads(line)["spent"] for line in journal.read_text().splitlines()))
+    trainings = 2 * 7.0  # both ways, reverse
+    assert spent == [trainings + 40, trainings + 40 + 40]  # 15 seconds of each start are not known
+    assert untils[0] - untils[1] == pytest.approx(40)
 
 
 def test_the_time_of_preparing_is_counted_once(

@@ -1,1 +1,1 @@
-"""Training a translator in stages: models that teach a last one."""
+"""Training a translator in stages: models, and their students."""

@@ -33,8 +33,9 @@ and there is no small model (docs/lab-notes.md, "An hour of narrow models").
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and the right-to-left one learn from these pairs as well (back-translation, Sennrich et al. 2016,
-"Improving neural machine translation models with monolingual data"). Students and the small model learn from the real
-pairs, and what the forward models predict of them (docs/lab-notes.md, "Captions").
+"Improving neural machine translation models with monolingual data"). There are two forward models then, which take as
+much time as three: with more text, a longer training pays off. Students and the small model learn from the real pairs,
+as many made ones at most, and what the forward models predict of them (docs/lab-notes.md, "Captions").
 
 The time of a training is its share of what is left when it begins, so a stage that took longer than expected is paid
 for by those that follow.
@@ -61,6 +62,8 @@ that two cores of a Zen 5 processor make in them."""
 _SHORT, _FEW_UPDATES = 20 * 60.0, 4_600
 """Seconds, and updates of one training in the whole time, below which further models would leave each too little: a
 single training is better. A slow machine makes few updates in an hour (docs/lab-notes.md, "Few updates in an hour")."""
+_MODELS, _MODELS_OF_MORE = 3, 2
+"""Forward models, without and with further text; with it, each takes longer, so that all take the same time."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
 USUAL_TAG = "<bt>"
@@ -236,7 +239,7 @@ def decide(
         budget=budget,
         updates=updates,
         seed=seed,
-        forward=1 if short else 3,
+        forward=1 if short else _MODELS_OF_MORE if makes_pairs else _MODELS,
         reverse=0 if several or (short and not makes_pairs) else 1,
         student=2 if several_models and not both_ways else 0,
         small=several_models,
@@ -256,13 +259,13 @@ def decide(
 
 
 def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, int] | None:
-    """The sizes of all models if so few updates of a forward model fit that half of its parameters learn as much."""
+    """The sizes of all models if half of the parameters learn as much in the few updates of a share with weight 1."""
     weights = [stage.weight for stage in stages_of(config)]
     updates = round(found.updates / sum(weights))
     kind = choices.requested("model") or "transformer"
     if config.forward == 1 or found.half is None or not halvings(choices, kind, config.epoch_pairs, updates):
         return None
-    choices.reasons["narrow"] = f"as good as usual ones, of which each would have {updates:,} updates, and faster"
+    choices.reasons["narrow"] = f"as good as usual ones, which would make {updates:,} updates in a share, and faster"
     choices.reasons["small"] = "all have half of the usual size"
     return found.half
 
@@ -282,14 +285,15 @@ class Stage:
 
 BOTH, FORWARD, REVERSE, STUDENT, SMALL, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "small", "best"
 DATASTORE, RIGHT_TO_LEFT = "datastore", "right-to-left"
-TEXT, BOTH_TEXT, REVERSE_TEXT, BACKWARDS_TEXT, MORE_TEXT, PAIRS = (
+TEXT, BOTH_TEXT, REVERSE_TEXT, BACKWARDS_TEXT, MORE_TEXT, STUDENT_TEXT = (
     "text",
     "text-both",
     "text-reverse",
     "text-right-to-left",
     "text-more",
-    "pairs/monolingual.tsv",
+    "text-students",
 )
+PAIRS, FEW_MADE = "pairs/monolingual.tsv", "pairs/students.tsv"
 
 
 def students_of(config: BestConfig) -> list[str]:
@@ -301,7 +305,8 @@ def students_of(config: BestConfig) -> list[str]:
 def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     """The stages of a run, in order; a single forward model has nothing to teach itself."""
     both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
-    forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
+    longer = 1.0 if config.further is None or config.forward == 1 else _MODELS / config.forward
+    forward = [Stage(FORWARD.format(i + 1), longer) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
     judge = [Stage(RIGHT_TO_LEFT, 0.6)] if config.right_to_left else []
     teaching = 0.7 if config.narrow is None else 1.0 if config.fresh_students else 0.5

@@ -5,9 +5,9 @@ A run in stages is a folder:
     run.json         what was decided: a `BestConfig`; run.copy.json is a copy of it
     stages.jsonl     the budget of each stage and the time spent (`training.budget.Journal`)
     log.txt          the stages, and how the models are best used
-    text/            the prepared text; text-both/, text-reverse/, text-right-to-left/ and text-more/ are made from it
-                     (`preparing.derived`)
-    pairs/           what the reverse models make of further text in the target language
+    text/            the prepared text; text-both/, text-reverse/, text-right-to-left/, text-more/ and text-students/
+                     are made from it (`preparing.derived`)
+    pairs/           what the reverse models make of further text in the target language, and the part for students
     forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., right-to-left/, student/, small/ as
                      well
     student-end/     the last weights of a student, if they translate better than what its training chose
@@ -78,6 +78,12 @@ _MOST_STAGES = 100
 """More than there ever are: each training has a seed of its own."""
 _LATEST = 1.5
 """When the translation of further text ends at the latest, in relation to the time planned for it."""
+_NOTING = 20.0
+"""Seconds after which a stage that is no training notes its time."""
+
+
+def _nothing(_: float) -> None:
+    """Note no time: a training does so itself."""
 
 
 def train_best(
@@ -263,6 +269,7 @@ class BestRun:
         self._students = [folder / name for name in plan.students_of(config)]
         self._results: dict[str, TrainResult] = {}
         self._measured: dict[Path, list[float]] = {}
+        self._note_time: Callable[[float], None] = _nothing
 
     def run(self) -> TrainResult:
         """Do the stages that are left."""
@@ -278,12 +285,14 @@ class BestRun:
                 before, began = spent, now  # the budget is of the time from here on
                 self._journal.append({"step": index, "spent": round(before, 3), "budget": budget})
             self._announce(index, spent, budget)
+            if stage.name in _NO_TRAININGS:  # a training notes its time itself
+                self._note_time = self._noting(index, before, began)
             try:
                 self._work(stage, budget, began)
             except Interrupted:
-                if stage.name in _NO_TRAININGS:  # a training notes its time itself
-                    self._journal.append({"step": index, "spent": round(before + time.monotonic() - began, 3)})
+                self._note_time(0.0)
                 raise
+            self._note_time = _nothing
             now = time.monotonic()
             seconds = max(now - began, Journal(self._folder / stage.name / JOURNAL, self._log.say).spent)
             self._journal.append({"step": index + 1, "spent": round(before + seconds, 3)})
@@ -320,7 +329,7 @@ class BestRun:
         elif stage.name == plan.DATASTORE:
             self._remember(self._folder / stage.name)
         elif stage.name == plan.PAIRS:
-            until = None if budget is None else began + _LATEST * budget
+            until = None if budget is None else began - self._spent_on(stage) + _LATEST * budget
             self._make_pairs(self._folder / stage.name, until)
         elif stage.name == plan.MORE_TEXT:
             derive(self._text(), self._folder / stage.name, self._context, added=self._added())
@@ -330,8 +339,38 @@ class BestRun:
                 self._consider_end(run)
 
     def _check_stop(self) -> None:
-        if (number := self._context.stop_signal()) is not None:
+        if (number := self._stop_signal()) is not None:
             raise Interrupted(number, "stopped between two trainings; the same command goes on from there")
+
+    def _stop_signal(self) -> int | None:
+        """The signal that asks the run to stop, if there is one; the time of a stage that asks is noted."""
+        self._note_time(_NOTING)
+        return self._context.stop_signal()
+
+    def _noting(self, index: int, before: float, began: float) -> Callable[[float], None]:
+        """Returns what notes the time of a stage if the last note is so many seconds old.
+
+        The time of a process that is killed counts as far as it is noted.
+
+        Args:
+            index: of the stage.
+            before: seconds that the run had spent when this start began with the stage.
+            began: that moment, by `time.monotonic`.
+        """
+        noted = began
+
+        def note(seconds: float) -> None:
+            nonlocal noted
+            if (now := time.monotonic()) - noted >= seconds:
+                noted = now
+                self._journal.append({"step": index, "spent": round(before + now - began, 3)})
+
+        return note
+
+    def _spent_on(self, stage: Stage) -> float:
+        """Seconds that earlier starts have spent on a stage that is no training."""
+        first = self._journal.value(self._stages.index(stage), "spent")
+        return 0.0 if first is None else max(self._journal.spent - first, 0.0)
 
     # ----------------------------------------------------------------------- trainings
 
@@ -367,19 +406,36 @@ class BestRun:
         return {"preset": choose_preset(given.model or "transformer", corpus, inspect_machine())[0]}
 
     def _text_for(self, output: Path) -> Path:
-        """The prepared text that a training reads.
-
-        Models with teachers read the real text alone: with the made pairs, too, the predictions of their teachers would
-        take most of their time (docs/lab-notes.md, "Captions").
-        """
+        """The prepared text that a training reads."""
         if output in self._reverse:
             return self._derived(plan.REVERSE_TEXT, "reverse")
         if output.name == plan.BOTH and not self._several:
             return self._derived(plan.BOTH_TEXT, "both")
+        if output in self._students or output.name == plan.SMALL:
+            return self._text_of_students()
         forward = plan.TEXT if self._config.further is None else plan.MORE_TEXT
         if output.name == plan.RIGHT_TO_LEFT:
             return self._derived(plan.BACKWARDS_TEXT, "backwards", of=forward)
-        return self._folder / (plan.TEXT if output in self._students or output.name == plan.SMALL else forward)
+        return self._folder / forward
+
+    def _text_of_students(self) -> Path:
+        """The text of models with teachers: the real pairs, and at most as many of those that were made.
+
+        With all made pairs, the predictions of the teachers would take most of their time (docs/lab-notes.md,
+        "Captions").
+        """
+        made, few = self._folder / plan.PAIRS, self._folder / plan.FEW_MADE
+        if self._config.further is None or not made.stat().st_size:
+            return self._folder / plan.TEXT
+        if not few.exists():
+            lines, most = scan(made).lines, self._config.pairs
+            with atomic_file(few) as draft, made.open("rb") as read, draft.open("wb") as written:
+                for number, line in enumerate(read):  # evenly spread
+                    if (number + 1) * most // lines > number * most // lines or lines <= most:
+                        written.write(line)
+        output = self._folder / plan.STUDENT_TEXT
+        derive(self._text(), output, self._context, added=[CorpusSettings(source=few, weight=1.0)])
+        return output
 
     def _derived(self, name: str, direction: Direction, of: str = plan.TEXT) -> Path:
         derive(self._text(of), self._folder / name, self._context, direction=direction)
@@ -560,7 +616,7 @@ class BestRun:
         with write_errors(output.parent):
             output.parent.mkdir(exist_ok=True)
         if not output.exists():
-            known = self._reverse, path, output, self._context
+            known = self._reverse, path, output, replace(self._context, stop_signal=self._stop_signal)
             write_pairs(*known, backwards=True, tag=self._config.tag, until=until)
 
     def _added(self) -> list[CorpusSettings]:
