@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import random
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -567,6 +568,20 @@ def test_a_tiny_model_fits_into_six_megabytes(make_parts: Callable[..., Translat
     _, weights = web.network_of(make_parts(**sizes).build(Path("tiny")))
     fixed = sum(file.stat().st_size for file in web.SITE.iterdir())
     assert len(weights) + fixed + 8_000 * (128 + 4 + 40) < 6e6
+
+
+def test_the_page_names_the_sizes_of_the_files() -> None:
+    """docs/web.md, within a hundredth for files that people write; its sum is that of the rows."""
+    text = (ROOT / "docs/web.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*) \| .* \| ([\d,]+) \|$", text, re.MULTILINE)
+    said = {files.split("`")[1]: int(number.replace(",", "")) for files, number in rows}
+    sizes = {file.name: file.stat().st_size for file in web.SITE.iterdir()}
+    page = sum(sizes.pop(name) for name in ("index.html", "page.js", "texts.js", "style.css"))
+    assert said["decoding.wasm"] == sizes.pop("decoding.wasm")
+    assert said["example.html"] == sizes.pop("example.html")
+    assert said["index.html"] == pytest.approx(page, rel=0.01)
+    assert said["multihead.js"] == pytest.approx(sum(sizes.values()), rel=0.01)
+    assert f"Together they are {sum(said.values()) / 1e6:.2f} MB" in text
 
 
 def builder() -> ModuleType:
