@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,17 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert theirs.keys() == dict(made.model.named_parameters()).keys()
     assert all(torch.equal(theirs[name], parameter) for name, parameter in made.model.named_parameters())
     assert not found.model.training
+
+
+def test_the_form_of_the_length_penalty_comes_back(tmp_path: Path) -> None:
+    """It is written only if it is not the usual one, so that older code reads all other models, and refuses these."""
+    made = two_vocabularies()
+    for form in ("power", "wu"):
+        search = Search(**{**made.generation.model_dump(), "length_penalty": form})
+        save_bundle(tmp_path / form, replace(made, generation=search), {}, "Made by a test.")
+        assert load_bundle(tmp_path / form).generation == search
+        written = json.loads((tmp_path / form / "generation.json").read_text(encoding="utf-8"))
+        assert written.keys() == {*Search.stored} - ({"length_penalty"} if form == "power" else set())
 
 
 def test_it_translates_as_before(trained: Path, tmp_path: Path, numbers: Numbers) -> None:

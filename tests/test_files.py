@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from multihead import files
+from multihead import files, platforms
 from multihead.errors import ConfigurationError, FormatError, SurroundingsError
 from multihead.files import (
     atomic_file,
@@ -130,6 +133,76 @@ def test_a_folder_is_old_or_new_wherever_the_process_is_killed(
         (draft / "newer").write_text("newer")
     assert names(tmp_path) == ["model"]
     assert names(path) == ["newer"]
+
+
+@pytest.fixture(scope="module")
+def ended() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def leave(draft: Path, age: float = 0.0) -> str:
+    """A draft whose last change was some seconds ago, or makes an existing one older; its name."""
+    draft.mkdir(exist_ok=True)
+    (draft / "large").write_text("x")
+    for path in (draft / "large", draft):
+        os.utime(path, (time.time() - age, time.time() - age))
+    return draft.name
+
+
+def write_anew(path: Path) -> None:
+    with atomic_folder(path) as draft:
+        (draft / "new").write_text("new")
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path, ended: int) -> None:
+    """Also if that one was killed while it removed it; but nothing of another name."""
+    if not (place := platforms.process_place()):
+        pytest.skip("the system does not tell where processes have their numbers")
+    leave(tmp_path / f".out.unfinished-{ended}-{place}")
+    leave(tmp_path / f".out.unfinished-{ended}-{place}-abandoned")
+    (tmp_path / f".out.unfinished-{2**40}-{place}").write_text("no number of a process")
+    kept = [leave(tmp_path / f".{name}.unfinished-{ended}-{place}") for name in ("other", "out.more")]
+    write_anew(tmp_path / "out")
+    assert names(tmp_path) == sorted([*kept, f".out.unfinished-{2**40}-{place}", "out"])
+    assert names(tmp_path / "out") == ["new"]
+
+
+def test_what_another_process_may_be_writing_stays(tmp_path: Path, ended: int) -> None:
+    """One that is running here, and for a day any whose process cannot be asked for: of another machine or version."""
+    here = [f".out.unfinished-{os.getppid()}-{place}" for place in [platforms.process_place()] if place]
+    elsewhere = [f".out.unfinished-{ended}-0123456789ab", f".out.unfinished-{ended}", ".out.unfinished-x-abandoned"]
+    for name in (*here, *elsewhere):
+        leave(tmp_path / name)
+    write_anew(tmp_path / "out")
+    assert names(tmp_path) == sorted([*here, *elsewhere, "out"])
+    for name in (*here, *elsewhere):
+        leave(tmp_path / name, 2 * files._ABANDONED)
+    (tmp_path / elsewhere[0] / "large").touch()
+    write_anew(tmp_path / "out")
+    assert names(tmp_path) == sorted([*here, elsewhere[0], "out"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process that has a file open keeps its folder there")
+def test_a_process_that_goes_on_after_all_finishes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was silent for a day: its draft is gone, which it says."""
+    path = tmp_path / "out"
+
+    def silent() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(platforms, "process_place", lambda: "0123456789ab")
+            with atomic_folder(path) as draft:
+                leave(draft, 2 * files._ABANDONED)
+                patch.undo()
+                write_anew(path)
+                (draft / "second").write_text("x")
+
+    with pytest.raises(SurroundingsError, match="out: cannot be written"):
+        silent()
+    assert names(tmp_path) == ["out"]
+    assert names(path) == ["new"]
 
 
 def test_a_copy_replaces_what_was_there(tmp_path: Path) -> None:

@@ -206,6 +206,16 @@ def test_files_appear_where_folders_cannot_be_opened(without_posix: None, tmp_pa
     assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "folder", "temporary"]
 
 
+def test_processes_are_asked_for_nowhere_else_than_on_linux(without_posix: None, monkeypatch: Any) -> None:
+    """Windows would stop a process that is sent signal 0."""
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
+    assert platforms.process_place() == ""
+    draft = files._draft_of(Path("model"))
+    assert draft.name == f".model.unfinished-{os.getpid()}"
+    with pytest.raises(FileNotFoundError):
+        files._is_abandoned(draft)
+
+
 def test_what_is_open_elsewhere_is_waited_for(without_posix: None, tmp_path: Path, monkeypatch: Any) -> None:
     """A reader that closes in time is not noticed; another one is named in one line, and nothing has changed."""
     files.write_text(tmp_path / "file", "before")

@@ -21,13 +21,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from multihead.decoding.search import Search, refuse_unstored
 from multihead.engine.stored import StoredTransformer, read_stored
 from multihead.errors import ConfigurationError, FormatError, shortened, shown
-from multihead.files import read_stable, sha256_of
+from multihead.files import is_unfinished, read_stable, sha256_of
 from multihead.model_folder import (
     CONFIG,
     COPY_AGAIN,
@@ -63,11 +63,27 @@ def build_network(config: NetworkConfig) -> Network:
     return RecurrentTranslator(config)
 
 
-__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "model_digest", "save_bundle", "weights_digest"]
+__all__ = [
+    "FORMAT_VERSION",
+    "SHORTLIST",
+    "Bundle",
+    "load_bundle",
+    "locate",
+    "model_digest",
+    "model_digests",
+    "save_bundle",
+    "weights_digest",
+    "weights_digests",
+]
+
+SHORTLIST = "shortlist.safetensors"
+"""The file of a shortlist in a model folder (`translating.shortlist`)."""
 
 _LONGEST_CODE = 100
 """Characters of a language's code."""
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
+_BESIDE = frozenset({SHORTLIST, "README.md", ".gitattributes", ".gitignore", ".DS_Store"})
+"""Files that come and go beside a model of another program, and that no reader opens."""
 
 
 @dataclass(frozen=True)
@@ -260,18 +276,48 @@ def read_directions(folder: Path) -> tuple[Direction, ...]:
 
 
 def weights_digest(folder: Path) -> str:
-    """SHA-256 of the weights; for a model of another program, of all files of its folder."""
+    """SHA-256 of the weights; for a model of another program, of all files that a reader may open."""
+    return weights_digests(folder)[0]
+
+
+def weights_digests(folder: Path) -> list[str]:
+    """All digests that may have been recorded of the weights in a folder, `weights_digest` first.
+
+    Up to version 0.6, that of a model of another program was of all files in its folder. What was made then, such as an
+    adapter that took hours, remains of this model as long as no file has changed.
+    """
     found = _find(folder)
     if isinstance(found, OpenFolder):
         with found:
-            return found.digest(WEIGHTS)
+            return [found.digest(WEIGHTS)]
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    digests = read_stable(folder, lambda: [sha256_of(files[name]) for name in sorted(files)])
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+    digests = read_stable(folder, lambda: {name: sha256_of(files[name]) for name in sorted(files)})
+    read, every = [digest for name, digest in digests.items() if _may_be_read(name)], list(digests.values())
+    return list(dict.fromkeys(hashlib.sha256("".join(some).encode()).hexdigest() for some in (read, every)))
+
+
+def _may_be_read(name: str) -> bool:
+    """Whether a reader of another program's models may open a file, by its path in the folder.
+
+    None opens a file of a hidden folder, such as ``.git``, or one in `_BESIDE`. Every other one counts: the settings of
+    some programs name their files, whatever they are called.
+    """
+    path = PurePosixPath(name)
+    hidden = any(folder.startswith(".") for folder in path.parts[:-1])
+    return not hidden and path.name not in _BESIDE and not is_unfinished(Path(path.name))
 
 
 def model_digest(folder: Path) -> str:
     """Identifies the model in a folder: a hash of its weights, sizes and tokenizers.
+
+    Raises:
+        FormatError: not a model folder.
+    """
+    return model_digests(folder)[0]
+
+
+def model_digests(folder: Path) -> list[str]:
+    """All digests that may have been recorded of the model in a folder, `model_digest` first: see `weights_digests`.
 
     Raises:
         FormatError: not a model folder.
@@ -282,7 +328,7 @@ def model_digest(folder: Path) -> str:
             described = found.digest(CONFIG)
     elif (folder / CONFIG).is_file():
         described = sha256_of(folder / CONFIG)
-    return f"{described[:16]}-{weights_digest(folder)[:16]}"
+    return [f"{described[:16]}-{digest[:16]}" for digest in weights_digests(folder)]
 
 
 def _find(folder: Path) -> OpenFolder | tuple[Path, Format]:

@@ -3,8 +3,9 @@
 Everything is first written beside its destination under a draft name, fsynced, and then renamed: a reader sees either
 the old or the new content, whenever the machine stops. A full disk or a missing permission becomes a
 `SurroundingsError` that names the file, and leaves nothing behind. `remove_unfinished` removes what a killed process
-left (drafts, a folder moved aside). The disk is changed only through functions of `os`, so that a test can make each
-single call fail.
+left (drafts, a folder moved aside) in a folder that no other process writes to. Elsewhere the next `atomic_folder` of
+the same name removes the drafts of processes that have ended. The disk is changed only through functions of `os`, so
+that a test can make each single call fail.
 
 Locks are the operating system's, on an open file or folder (`open_lock`). The system releases them however a process
 ends, so there are no stale locks. They bind only processes that ask for them, and have no effect where the system or
@@ -24,6 +25,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +42,8 @@ T = TypeVar("T")
 _UNFINISHED = ".unfinished"
 REPLACED = ".replaced"
 """Ends the name of a folder that was moved aside; it begins with a dot."""
+_ABANDONED = 24 * 3600
+"""Seconds without a change after which a draft counts as left behind, if its process cannot be asked for."""
 
 
 def check_new_file(path: Path) -> None:
@@ -140,7 +144,9 @@ def replace(source: Path, target: Path) -> None:
 
 
 def _draft_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}")
+    """The draft of this process, whose number is in its name, and where that is one of a single process."""
+    place = platforms.process_place()
+    return path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}{place and f'-{place}'}")
 
 
 def drafts_of(path: Path) -> list[Path]:
@@ -251,11 +257,13 @@ def sha256_of(path: Path) -> str:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill, which then replaces ``path``; it is removed after an exception.
 
-    An existing folder is moved aside during the replacement: see `current_folder`.
+    An existing folder is moved aside during the replacement: see `current_folder`. Drafts of processes that have ended
+    are removed first.
     """
     draft = _draft_of(path)
     try:
         with write_errors(path):
+            _remove_abandoned(path)
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             yield draft
@@ -269,6 +277,36 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
             _finish_replacement(path, patient=False)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove drafts of ``path`` that killed processes left. What cannot be looked at or removed stays.
+
+    A draft is renamed before it is emptied: should its process go on after all, its next file has no place, so that it
+    never finishes a part of what it wrote.
+    """
+    renamed = _draft_of(path)
+    renamed = renamed.with_name(f"{renamed.name}-abandoned")
+    with contextlib.suppress(OSError):
+        for draft in drafts_of(path):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(draft):
+                    draft.replace(renamed)
+                    remove(renamed)
+
+
+def _is_abandoned(draft: Path) -> bool:
+    """Whether the process that wrote a draft has ended, as far as that can be known.
+
+    A process is asked for by its number only in its own place. Elsewhere (on another machine that shares the folder, in
+    another container, after a restart, or where the system tells no place) the number may be that of another process,
+    or of none, and a draft counts as left behind after a day without a change.
+    """
+    number, _, place = draft.name.rpartition(f"{_UNFINISHED}-")[2].removesuffix("-abandoned").partition("-")
+    if place and place == platforms.process_place() and number.isdecimal():
+        return not platforms.process_exists(int(number))
+    changed = max(one.lstat().st_mtime for one in (draft, *draft.rglob("*")))
+    return time.time() - changed > _ABANDONED
 
 
 def copy_folder(source: Path, path: Path) -> None:

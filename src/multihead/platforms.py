@@ -7,6 +7,7 @@ Python.
     folders           POSIX opens them: they are forced to the disk, locked, and files are opened relative to them
     open files        POSIX renames, replaces and removes them, mapped ones too; Windows refuses (`when_closed`)
     locks             flock of the file or folder itself; on Windows of a file that stands for it (`open_lock_file`)
+    processes         Linux tells where the number of a process is that of only one (`process_place`)
     signals           Windows has no SIGHUP and no SIGPIPE, and its event loops handle none (`handle_signals`)
     limits            the number of open files, cores, memory: asked of the system in its own way
     processors        Linux describes them in /proc/cpuinfo (`processor`)
@@ -31,6 +32,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -156,6 +158,35 @@ def lock_first_byte(descriptor: int) -> bool:
         return False
     except OSError:
         return True  # a file system without locks
+    return True
+
+
+def process_place() -> str:
+    """Names where processes have the numbers that this process sees: one start of one machine, in one container.
+
+    Empty where the system does not tell. A number from another place may be that of any process here.
+    """
+    return _linux_place() if FOLDERS_OPEN else ""
+
+
+@cache
+def _linux_place() -> str:
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        numbers = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{start} {numbers}".encode()).hexdigest()[:12]
+
+
+def process_exists(number: int) -> bool:
+    """Whether a process has a number. To be asked only where there is a `process_place`: Windows would stop it."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # it is another user's, or not a number of processes
+        return True
     return True
 
 

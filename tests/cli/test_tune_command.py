@@ -12,8 +12,10 @@ import sacrebleu
 
 from multihead import Translator
 from multihead.bundle import save_bundle
+from multihead.cli.translate import ChoosingFlags
 from multihead.judging.tune import tune
-from multihead.translating.request import USUAL, TranslationRequest, Weights
+from multihead.translating.companions import Companions
+from multihead.translating.request import USUAL, Sampling, TranslationRequest, Weights
 
 pytestmark = pytest.mark.usefixtures("one_thread", "fewer_splits")
 
@@ -90,6 +92,34 @@ def test_translate_chooses_by_weights(call: Any, trained: Path, back: Path, tmp_
     text.write_bytes(BYTES)
     assert call("translate", trained, *flags, "--input", text, "--output", output).status == 0
     assert output.read_text().split("\n")[:-1] == expected
+
+
+def test_a_greedy_translation_is_a_candidate_beside_samples(call: Any, trained: Path, valid: tuple[Any, ...]) -> None:
+    translator = Translator.load(trained).searching(beam=1)
+    asked: dict[str, Any] = {"sampling": Sampling(sample=4), "metric": "chrf", "both": True}
+    texts = BYTES.decode().split("\n")[:-1]
+    found = translator.run(TranslationRequest(translator.search_settings(), texts, **asked))
+    flags = ("--sample", 4, "--beam", 1)
+    chosen = lines(call("translate", trained, *flags, "--mbr", "chrf", given=BYTES))
+    assert chosen == [row[0].text for row in found]
+    request = TranslationRequest(translator.search_settings(), **asked)
+    ended = call("tune", trained, *valid, *flags, "--json")
+    assert ended.status == 0, ended.err
+    assert json.loads(ended.text)["candidates"] == tune(translator, valid[1], valid[3], request).candidates
+
+
+def test_with_samples_the_own_choice_of_the_search_is_by_its_weight(call: Any, trained: Path) -> None:
+    """Samples among which nothing chooses are written as rows, and cannot be evaluated."""
+    own, flags = Weights(forward=1.0), ChoosingFlags(Sampling(sample=4), "chrf", USUAL, False, Companions())
+    said = flags.flags_of_choice(own)
+    assert said == f"--weights {own}"
+    drawn = lines(call("translate", trained, "--sample", 4, *said.split(), given=BYTES))
+    translator = Translator.load(trained)
+    request = TranslationRequest(
+        translator.search_settings(), BYTES.decode().split("\n")[:-1], sampling=flags.sampling, weights=own
+    )
+    assert drawn == [row[0].text for row in translator.run(request)]
+    assert replace(flags, sampling=None).flags_of_choice(own).startswith("leave out --mbr")
 
 
 def test_a_judge_is_tuned_like_a_reverse_model(call: Any, trained: Path, back: Path, valid: tuple[Any, ...]) -> None:

@@ -28,6 +28,7 @@ class Twin:
     """A program that runs parts with our own code, and may search by other rules than it states."""
 
     name, version = "twin", "1"
+    positions: int | None = None
 
     def __init__(self, parts: TranslatorParts, **other_rules: object) -> None:
         self.ours, self.other_rules, self.forbidden = OurSide(parts), other_rules, (0, 1, 2)
@@ -89,6 +90,21 @@ def test_with_references_it_has_the_bleu_of_both_sides(parts: TranslatorParts) -
     assert f"BLEU 100.00 here, {bleu.theirs:.2f} there" in found.summary()
     assert f"| BLEU, beam 3: multihead, twin | 100.00, {bleu.theirs:.2f} (`{bleu.signature}`) |" in section(found)
     assert certify(parts, Twin(parts), TERMS).searches[1].bleu is None  # no references
+
+
+def test_translations_fit_into_the_positions_of_the_program(parts: TranslatorParts) -> None:
+    """A cut one is scored with an end symbol."""
+
+    class Short(Twin):
+        positions = 4
+
+        def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+            assert max(map(len, targets)) <= 4
+            return super().score(sources, targets)
+
+    found = certify(parts, Short(parts), TERMS)
+    assert found.state == "passed", found.reason
+    assert [one.settings["max_length"] for one in found.searches] == [3, 3]
 
 
 def test_other_weights_fail(parts: TranslatorParts) -> None:

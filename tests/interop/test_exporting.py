@@ -164,6 +164,47 @@ def test_a_package_for_argos_translate_takes_its_languages_from_the_command(
     assert (tmp_path / "out" / "translate-sw_yo-1_0.argosmodel").is_file()
 
 
+@pytest.mark.parametrize("format", ["ctranslate2", "transformers", "onnx"])
+def test_a_line_longer_than_the_positions_is_left_out(
+    trained: Path, tmp_path: Path, call: Callable[..., Any], format: str
+) -> None:
+    pytest.importorskip({"onnx": "onnxruntime"}.get(format, format))
+    (tmp_path / "lines").write_text(f"eins\n{'zwei ' * 1024}\ndrei zwei\n", encoding="utf-8")
+    words = ("--format", format, "-o", tmp_path / "out", "--lines", tmp_path / "lines", "--beam", 2)
+    result = call("export", trained, *words)
+    assert result.status == 0, result.err
+    found = json.loads((tmp_path / "out" / "certificate.json").read_text(encoding="utf-8"))
+    assert (found["state"], found["lines"]) == ("passed", 2)
+    assert found["origin"] == "the first 2 lines of lines, without 1 of more than 1,024 tokens"
+
+
+def test_another_length_penalty_is_replaced_on_request(
+    tmp_path: Path, tokenizer: Tokenizer, call: Callable[..., Any]
+) -> None:
+    size = {"source_vocab": len(tokenizer), "target_vocab": len(tokenizer), "width": 16, "heads": 2, "inner": 8}
+    config = TransformerConfig(**size, encoder_layers=1, decoder_layers=1)
+    bundle = Bundle(build_network(config), tokenizer, tokenizer, Search(alpha=0.6, length_penalty="wu"))
+    save_bundle(tmp_path / "model", bundle, {}, "A test wrote it.")
+    words = ("export", tmp_path / "model", "--format", "transformers", "-o", tmp_path / "out", "--no-certificate")
+    result = call(*words)
+    assert (result.status, len(result.err.splitlines())) == (2, 1), result.err
+    assert "a search that divides by ((5 + |y|) / 6)^0.6" in result.err
+    assert "--length-penalty power" in result.err
+    assert not (tmp_path / "out").exists()
+    assert call(*words, "--length-penalty", "power", "--alpha", 0.9).status == 0
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text(encoding="utf-8"))
+    assert written["length_penalty"] == 0.9
+
+
+def test_a_search_for_a_format_without_one_is_refused(trained: Path, tmp_path: Path) -> None:
+    for format in ("argos", "sentencepiece"):
+        with pytest.raises(ConfigurationError, match=f"{format} has no settings of a search"):
+            export_model(trained, format, tmp_path / "out", ExportOptions(alpha=0.5))
+    with pytest.raises(ConfigurationError, match="the search that is written: alpha"):
+        export_model(trained, "ctranslate2", tmp_path / "out", ExportOptions(alpha=-1.0))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_there_is_not_overwritten(exported: Path, trained: Path) -> None:
     before = {path: path.read_bytes() for path in exported.iterdir()}
     with pytest.raises(ConfigurationError, match="exists already; nothing was overwritten"):

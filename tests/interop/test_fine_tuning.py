@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 from multihead import Translator, train
-from multihead.bundle import load_bundle
+from multihead.bundle import SHORTLIST, load_bundle
 from multihead.interop.exporting import ExportOptions, export_model
+from multihead.translating.adapt import apply_adapter
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Foreign
@@ -98,7 +100,10 @@ def test_planted_terminology_is_learned_and_the_rest_stays(
 
 
 def test_low_rank_adapters_learn_it_too(original: Path, foreign: Foreign, tmp_path: Path, without_checks: Any) -> None:
-    """With the rate that is chosen; the embeddings stay, and adapters have fewer numbers than what they change."""
+    """With the rate that is chosen; the embeddings stay, and adapters have fewer numbers than what they change.
+
+    The adapter remains one of the model when a shortlist and notes come beside it.
+    """
     run, said, _ = tune(original, foreign, tmp_path, without_checks, updates=100, lora=4)
     before, after = load_bundle(original).model, run.translator().bundle.model
     for name, weight in before.named_parameters():
@@ -107,3 +112,9 @@ def test_low_rank_adapters_learn_it_too(original: Path, foreign: Foreign, tmp_pa
     adapter = load_file(run.folder / "best" / "adapter.safetensors")
     assert sum(tensor.numel() for tensor in adapter.values()) < 0.5 * sum(p.numel() for p in before.parameters())
     assert any("trained are" in line and "of adapters" in line for line in said)
+    base = Path(shutil.copytree(original, tmp_path / "base"))
+    for name in (SHORTLIST, "README.md"):
+        (base / name).write_text("made later", encoding="utf-8")
+    again = apply_adapter(base, run.folder, output=tmp_path / "again", say=lambda _: None)
+    merged, best = ((folder / "model.safetensors").read_bytes() for folder in (again, run.folder / "best"))
+    assert merged == best

@@ -43,6 +43,19 @@ def test_the_certificate_compares_with_transformers(imported: Path) -> None:
     assert "## Certificate" in card
 
 
+def test_a_line_longer_than_the_positions_is_left_out(
+    opus_mt: tuple[Any, Path], foreign: Any, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    lines = foreign.sentences(2, seed=5)
+    positions = opus_mt[0].config.max_position_embeddings
+    (tmp_path / "lines").write_text(f"{lines[0]}\n{'Hund ' * positions}\n{lines[1]}\n", encoding="utf-8")
+    result = call("import", opus_mt[1], "-o", tmp_path / "out", "--lines", tmp_path / "lines", "--beam", 2)
+    assert result.status == 0, result.err
+    found = json.loads((tmp_path / "out" / "certificate.json").read_text(encoding="utf-8"))
+    assert (found["state"], found["lines"]) == ("passed", 2)
+    assert found["origin"] == f"the first 2 lines of lines, without 1 of more than {positions} tokens"
+
+
 def test_the_saved_model_translates_as_the_folder_does(imported: Path, opus_mt: tuple[Any, Path], foreign: Any) -> None:
     texts = foreign.sentences(5, seed=9)
     assert Translator.load(imported).translate(texts) == Translator.load(opus_mt[1]).translate(texts)

@@ -49,6 +49,21 @@ def test_references_go_with_the_lines_that_are_used(tmp_path: Path) -> None:
     assert found.part(slice(1, None, 2)).references == ("two",)
 
 
+def test_lines_of_more_tokens_than_positions_are_left_out(tmp_path: Path) -> None:
+    texts = ["ein Hund", "ein Hund rennt " * 9, "zwei Katzen", "drei"]
+    (tmp_path / "lines").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    (tmp_path / "others").write_text("a dog\nlong\ntwo cats\nthree\n", encoding="utf-8")
+    longest = 1 + max(len(TOKENIZER.encode(text)) for text in (texts[0], texts[2]))  # with the end symbol
+    for references in (None, tmp_path / "others"):
+        found = certificate_lines(None, TOKENIZER, tmp_path / "lines", 2, references=references, longest=longest)
+        assert found.texts == ("ein Hund", "zwei Katzen")
+        assert found.references == (() if references is None else ("a dog", "two cats"))
+        assert found.origin == f"the first 2 lines of lines, without 1 of more than {longest} tokens"
+    (tmp_path / "lines").write_text(texts[1], encoding="utf-8")
+    with pytest.raises(InputError, match=f"no line has text of at most {longest} tokens"):
+        certificate_lines(None, TOKENIZER, tmp_path / "lines", longest=longest)
+
+
 @pytest.mark.parametrize(("lines", "others"), [("eins\nzwei\n", "one\n"), ("eins\n", "one\ntwo\n")])
 def test_fewer_references_than_lines_are_refused(tmp_path: Path, lines: str, others: str) -> None:
     (tmp_path / "lines").write_text(lines, encoding="utf-8")

@@ -13,7 +13,15 @@ import torch
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, InputError
-from multihead.judging.align import AlignmentSettings, align, pharaoh, word_matrix
+from multihead.judging.align import (
+    AlignmentSettings,
+    align,
+    extract_links,
+    pharaoh,
+    span_matrix,
+    word_attention,
+    word_matrix,
+)
 from multihead.judging.selftest import NetworkWrapper
 from multihead.models.network import AttentionWeights, Output
 from multihead.text.vocabulary import bytes_of_entries
@@ -82,6 +90,29 @@ def test_planted_weights_are_found(translator: Translator, source: str, target: 
 def test_a_word_that_looked_nowhere_has_no_link(translator: Translator) -> None:
     nowhere = Translator(replace(translator.bundle, model=Planted(translator.bundle.model, torch.zeros(1, 1), 1)))
     assert align(nowhere, ["eins zwei"], ["one two"]) == [[]]
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_word_without_tokens_has_no_link_and_costs_no_other_its_own(mutual: bool) -> None:
+    """Tokenizers that drop a character leave a word of it alone without tokens."""
+    weights, source = torch.tensor([[0.7, 0.1], [0.2, 0.6]]), torch.eye(2)
+    spans = [(0, 3), (3, 7)]
+    for text in ("the dog", "the dog \u200b"):
+        words = word_attention(weights, source, span_matrix(spans, text))
+        assert words.shape == (len(text.split()), 2)
+        assert bool(words.isfinite().all())
+        assert extract_links(words, mutual) == [(0, 0), (1, 1)]
+
+
+def test_a_space_belongs_to_the_word_that_its_token_spells() -> None:
+    """Whether the token begins with it or ends with it; alone, it is that of the next word."""
+    text, alone = "ein Hund", torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    for spans in ([(0, 3), (3, 8)], [(0, 4), (4, 8)]):
+        assert torch.equal(span_matrix(spans, text), torch.eye(2))
+    assert torch.equal(span_matrix([(0, 3), (3, 4), (4, 8)], text), alone)
+    for entries in ([b" ein", b" Hund"], [b" ein ", b"Hund"]):
+        assert torch.equal(word_matrix(entries, text, [0, 1]), torch.eye(2))
+    assert torch.equal(word_matrix([b" ein", b" ", b"Hund"], text, [0, 1, 2]), alone)
 
 
 def test_learned_number_words_are_aligned_in_order(translator: Translator, numbers: Any) -> None:

@@ -112,6 +112,16 @@ def test_a_model_is_its_output(files: dict[str, Path], trained: Path, tmp_path: 
     assert (model.language, file.language) == ("en", "en")
 
 
+def test_a_file_that_is_not_text_is_refused_before_a_model_is_loaded(numbers: Any, tmp_path: Path) -> None:
+    """Named first, the model would translate for hours; one bad line of 200 is few enough for other uses."""
+    sides = numbers.write(tmp_path, "test", numbers.pairs(200, 93))
+    theirs = tmp_path / "theirs.en"
+    theirs.write_bytes(b"one\n" * 149 + b"f\xfcnf\n" + b"one\n" * 50)
+    (no_model := tmp_path / "model").mkdir()
+    with pytest.raises(DataError, match=r"theirs\.en:150: not valid UTF-8"):
+        compare(no_model, theirs, **sides, **FEW)
+
+
 def test_what_is_shown_is_for_people(tmp_path: Path) -> None:
     """No text can control the terminal, and equal names do not hide a text."""
     texts = {"reference": "One two three.", "source": "One \x1b[31mtwo three.", "target": "Two\u2028three."}

@@ -90,6 +90,16 @@ def test_a_second_system_with_other_lines_is_refused_before_anything_is_translat
         evaluate(tmp_path / "no model at all", **numbers.test, against=path)
 
 
+def test_a_second_system_that_is_not_text_is_refused_before_anything_is_translated(
+    numbers: Any, tmp_path: Path
+) -> None:
+    sides = numbers.write(tmp_path, "test", numbers.pairs(200, 93))
+    theirs = tmp_path / "theirs.en"
+    theirs.write_bytes(b"one\n" * 149 + b"f\xfcnf\n" + b"one\n" * 50)
+    with pytest.raises(DataError, match=r"theirs\.en:150: not valid UTF-8"):
+        evaluate(tmp_path / "no model at all", **sides, against=theirs)
+
+
 def test_a_language_or_tokenizer_that_is_named_decides(trained: Path, numbers: Any) -> None:
     translator = Translator.load(trained)
     zh = evaluate(translator, **numbers.test, language="zh", resamples=40).measured.systems[0]

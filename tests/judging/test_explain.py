@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from multihead import Translator, explain
+from multihead.bundle import Bundle
 from multihead.decoding.recording import Fate
+from multihead.decoding.search import Search
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.explanation import format_percent
@@ -26,6 +28,8 @@ from multihead.judging.selftest import NetworkWrapper
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.recurrent.network import RecurrentTranslator
+from multihead.text.foreign import SpecialIds
+from multihead.text.word_pieces import WordPieceTokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,6 +48,17 @@ def recurrent(translator: Translator) -> Translator:
     torch.manual_seed(5)
     network = RecurrentTranslator(RecurrentConfig(source_vocab=size, target_vocab=size, width=16))
     return Translator(replace(translator.bundle, model=network.eval()))
+
+
+@pytest.fixture(scope="module")
+def of_pieces() -> Translator:
+    """A model with a list of pieces, which say where a word ends; untrained."""
+    pieces = [f"{text}{after}" for text in ("a", "be", "cat", "do") for after in ("", "@@")]
+    tokenizer = WordPieceTokenizer(["<blank>", "<unk>", "<s>", "</s>", *pieces], SpecialIds(pad=0, unk=1, bos=2, eos=3))
+    size = len(tokenizer)
+    torch.manual_seed(5)
+    network = RecurrentTranslator(RecurrentConfig(source_vocab=size, target_vocab=size, width=16))
+    return Translator(Bundle(network.eval(), tokenizer, tokenizer, Search()))
 
 
 class Blind(NetworkWrapper):
@@ -219,6 +234,61 @@ def test_other_words_are_the_definition_written_as_loops(translator: Translator,
             assert {one.text: one.probability for one in word.alternatives} == pytest.approx(wanted, rel=1e-3)
             values = [one.probability for one in word.alternatives]
             assert values == sorted(values, reverse=True)
+
+
+def test_words_that_end_with_their_pieces_multiply_to_the_translation(of_pieces: Translator) -> None:
+    """No token counts twice, and none is left out."""
+    sources, targets = ["a be@@ cat", "do", "be@@ do@@ a"], ["be@@ a cat do", "a@@ a@@ be", "cat"]
+    tokenizer = of_pieces.bundle.target_tokenizer
+    analyses, forced = analyze_pairs(of_pieces, sources, targets), score(of_pieces, sources, targets)
+    for found, own, target in zip(analyses, forced, targets, strict=True):
+        assert [word.text for word in found.words] == tokenizer.decode(tokenizer.encode(target)).split()
+        for number, word in enumerate(found.words):
+            tokens = [piece.probability for piece in found.pieces if piece.word == number]
+            assert word.probability == pytest.approx(math.prod(tokens), rel=1e-4)
+        product = math.prod(word.probability for word in found.words) * found.pieces[-1].probability
+        assert math.log(product) == pytest.approx(own.log_probability, abs=1e-4)
+
+
+def test_other_words_end_with_their_pieces(of_pieces: Translator) -> None:
+    """The definition written as loops: a word ends with a piece that says so, or with the sentence."""
+    network, tokenizer = of_pieces.bundle.model, of_pieces.bundle.target_tokenizer
+    end, allowed = tokenizer.eos_id, set(range(len(tokenizer))) - {*tokenizer.forbidden_in_output}
+    goes_on = [not entry.endswith(b" ") for entry in tokenizer.entries]
+    source, target, count = "do be@@ a", "be@@ a cat a@@ do@@", 4
+    read, written = tokenizer.encode(source), tokenizer.encode(target)
+    rows = [next_log_probabilities(network, read, written[:place]) for place in range(len(written) + 1)]
+    own = [float(row[token]) for row, token in zip(rows, written, strict=False)]
+    (found,) = analyze_pairs(of_pieces, [source], [target], alternatives=count)
+    for word, start, stop in zip(found.words, (0, 2, 3), (2, 3, 5), strict=True):
+        unfinished = goes_on[written[stop - 1]]
+        departures: list[tuple[float, int, int | None]] = []
+        for place in range(start, stop + unfinished):
+            before = sum(own[start:place])
+            if start < place < stop:
+                departures.append((before + float(rows[place][end]), place, None))
+            others = allowed - {end, *written[place : place + 1]}
+            departures += [(before + float(rows[place][token]), place, token) for token in others]
+        whole = sum(own[start:stop]) + (float(rows[stop][end]) if unfinished else 0.0)
+        assert word.probability == pytest.approx(math.exp(whole), rel=1e-3)
+        wanted: dict[str, float] = {}
+        for total, place, token in sorted(departures, key=lambda one: -one[0])[:count]:
+            changed = [*written[start:place], *([] if token is None else [token])]
+            ends = token is None or not goes_on[token]
+            for _ in range(0 if ends else 16):
+                row = next_log_probabilities(network, read, [*written[:start], *changed])
+                chosen = max(allowed, key=lambda index: float(row[index]))
+                total += float(row[chosen])
+                changed += [chosen] * (chosen != end)
+                ends = chosen == end or not goes_on[chosen]
+                if ends:
+                    break
+            text = tokenizer.decode(changed)
+            if ends and text != word.text:
+                wanted[text] = max(wanted.get(text, 0.0), math.exp(total))
+        assert {one.text: one.probability for one in word.alternatives} == pytest.approx(wanted, rel=1e-3)
+        assert all(len(one.text.split()) == 1 for one in word.alternatives)
+    assert any(word.alternatives for word in found.words)
 
 
 def test_a_given_translation_is_explained_beside_the_models_own(translator: Translator) -> None:

@@ -11,9 +11,17 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import InputError
-from multihead.judging.guard import GuardedTranslation, _safer, assess, retry, translate_guarded
+from multihead.judging.guard import (
+    GuardedTranslation,
+    _attention_received,
+    _safer,
+    assess,
+    retry,
+    translate_guarded,
+)
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
+from multihead.text.terms import parse_terms
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 
@@ -92,6 +100,17 @@ def test_words_that_were_left_out_were_never_looked_at(translator: Translator, p
     right = assess(translator, sources, planted(translator, sources, [target for _, target in pairs]), closer)
     unseen = [sum(each.signs["coverage"] for each in judged) / len(judged) for judged in (short, right)]
     assert unseen[0] > unseen[1] + 0.2
+
+
+@pytest.mark.parametrize("text", ["Ein Hund rennt", "Hund", "(Hunde), Hund.", "die roten Katzen und Hunde"])
+def test_a_wanted_translation_is_no_further_word_of_the_source(text: str) -> None:
+    """The words of a source with terms are those without; no attention is lost."""
+    words = parse_terms(["rote Katze\tginger cat", "Hund\tdog"]).annotate(text).split()
+    assert len(words) > len(text.split())
+    received = _attention_received([[0.5] * len(words), [1.0] * len(words)], words)
+    assert len(received) == len(text.split())
+    assert sum(received) == 1.5 * len(words)
+    assert _attention_received([[0.5, 1.0], [2.0, 0.25]], ["Ein", "Hund"]) == [2.5, 1.25]
 
 
 def test_marking_changes_no_translation_and_costs_no_search(

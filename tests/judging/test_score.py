@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 import torch
 
 from multihead import Translator
+from multihead.bundle import load_bundle, save_bundle
 from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.search import Search, wu
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.judging.score import Perplexity, ScoredPair, score
+from multihead.lines import windows
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import BytePairTokenizer
+from multihead.translating import forced
 from multihead.translating.forced import LONGEST, forced_log_probabilities
 from multihead.translating.searching import symbols_of
 
@@ -171,6 +175,11 @@ def test_a_line_for_each_pair(call: Any, translator: Translator, run: Path, file
     assert call("score", run, given=piped.replace(b"\n\t\n", b"\n\n")).out == plain.out
 
 
+def test_empty_pairs_have_no_perplexity(call: Any, run: Path) -> None:
+    scored = call("score", run, "--perplexity", given=b"\t\n\t\n")
+    assert (scored.status, scored.text, scored.err) == (0, "0.0000\n0.0000\n", "no perplexity: every line is empty\n")
+
+
 def test_rows_of_tokens_and_normalised_scores(call: Any, translator: Translator, run: Path) -> None:
     given = b"eins zwei\tone \\ two\ndrei\tthree\n\t\n"
     scored = score(translator, ["eins zwei", "drei"], ["one \\ two", "three"])
@@ -187,14 +196,23 @@ def test_rows_of_tokens_and_normalised_scores(call: Any, translator: Translator,
         assert found == pytest.approx([*map(wanted, scored), 0], abs=1e-3)
 
 
-def test_the_command_scores_what_the_command_wrote(call: Any, numbers: Any, trained: Path) -> None:
+@pytest.mark.parametrize("form", ["power", "wu"])
+def test_the_command_scores_what_the_command_wrote(
+    call: Any, numbers: Any, trained: Path, tmp_path: Path, form: str
+) -> None:
+    """By the length penalty of the model, its alpha and its form."""
+    bundle, model = load_bundle(trained), tmp_path / "model"
+    search = Search(**{**bundle.generation.model_dump(), "alpha": 0.7, "length_penalty": form})
+    save_bundle(model, replace(bundle, generation=search), {}, "Made by a test.")
     sources = [source for source, _ in numbers.pairs(8, 75)]
     given = "".join(source + "\n" for source in sources).encode()
-    ended = call("translate", trained, "--scores", "--max-source", 0, given=given)  # not split, as in scoring
+    ended = call("translate", model, "--scores", "--max-source", 0, given=given)  # not split, as in scoring
     rows = [line.split("\t", 2) for line in ended.text.split("\n")[:-1]]
     piped = "".join(f"{source}\t{row[2]}\n" for source, row in zip(sources, rows, strict=True)).encode()
-    again = call("score", trained, "--normalize", given=piped).text.split()
+    again = call("score", model, "--normalize", given=piped).text.split()
     assert list(map(float, again)) == pytest.approx([float(row[1]) for row in rows], abs=2e-4)
+    assert call("score", model, "--alpha", 0.7, given=piped).text.split() == again
+    assert call("score", model, "--length-penalty", form, given=piped).text.split() == again
 
 
 @pytest.mark.parametrize(
@@ -230,3 +248,24 @@ def test_what_the_command_cannot_be_asked(call: Any, trained: Path, files: dict[
         ended = call("score", trained, *words)
         assert (ended.status, ended.out) == (2, b"")
         assert said in ended.err
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_pair_that_is_too_long_is_named_by_its_line(
+    call: Any, trained: Path, numbers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, side: str
+) -> None:
+    """Behind another window, an empty pair, and for `align` one with an empty side, which it leaves out."""
+    monkeypatch.setattr(forced, "LONGEST", 8)
+    monkeypatch.setattr(windows, "WINDOW", 3)
+    usual, many = ("eins", "one"), " ".join(["eins"] * 20)
+    long = (many, "one") if side == "source" else ("eins", many)
+    skipped = (many, "") if command == "align" else usual
+    rows = [usual, usual, usual, skipped, ("", ""), long, usual]
+    files = numbers.write(tmp_path, "pairs", rows)
+    ended = call(command, trained, *(word for name, path in files.items() for word in (f"--{name}", path)))
+    assert (ended.status, ended.text.count("\n")) == (2, 3)
+    assert f"{files[side]}:6: has " in ended.err
+    ended = call(command, trained, given="".join(f"{source}\t{target}\n" for source, target in rows).encode())
+    assert (ended.status, ended.text.count("\n")) == (2, 3)
+    assert "standard input:6: has " in ended.err

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from multihead import Translator
-from multihead.judging.align import WordUnits, split_units, starts_with_space
+from multihead.judging.align import WordUnits, ends_word, split_units, starts_with_space
+from multihead.text.foreign import SpecialIds
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.word_pieces import WordPieceTokenizer
 
 TEXTS = ["eins zwei", "  drei\u3000vier\tfünf ", "Ωmega \u2581x ß!", "", " ", "🎉 null", "sechs,sieben"]
 
@@ -64,6 +66,21 @@ def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
             assert units.texts == text.split()
 
 
-def test_what_begins_a_word() -> None:
+def test_a_token_with_the_space_after_a_word_belongs_to_that_word() -> None:
+    """As in a list of pieces, where the next token has no space before it; the last piece here lacks its word's end."""
+    pieces = ["<blank>", "<unk>", "<s>", "</s>", "low@@", "er", "new", "你@@", "好"]
+    tokenizer = WordPieceTokenizer(pieces, SpecialIds(pad=0, unk=1, bos=2, eos=3))
+    ids = tokenizer.encode("new low@@ er 你@@ 好 low@@")
+    units = split_units(tokenizer.entries, ids)
+    check(units, len(ids))
+    assert units.texts == ["new", "lower", "你", "好", "low"]
+    assert [[*units.span(unit)] for unit in range(5)] == [[0], [1, 2], [3], [4], [5]]
+    assert units.spaced == [True, True, False, False, True]
+    assert units.ended == [True, True, False, True, False]
+
+
+def test_what_begins_and_ends_a_word() -> None:
     entries = [b" a", b"a", b"a b", b"", b"\t", "\u3000x".encode(), "\u00e4".encode()]
     assert [*starts_with_space(entries)] == [True, False, False, False, True, True, False]
+    ends = [b"a ", ".\u3000".encode(), b" a\t", b" a", b"", b" ", "\u3000".encode(), b"\x80", "\u3000".encode()[1:]]
+    assert [ends_word(entry) for entry in ends] == [True, True, True, *[False] * 6]

@@ -309,8 +309,8 @@ def test_every_flag_stands_under_one_heading(cls, command, further):
         assert name.replace("_", "-") in shown[section_of(cls, name)]
 
 
-SEARCH_OWN = {*Search.model_fields} - {*Search.stored} | {"length_factor", "length_margin"}
-"""Settings of a single request, and two that no run decides."""
+SEARCH_OWN = {*Search.model_fields} - {*Search.stored} | {"length_factor", "length_margin", "length_penalty"}
+"""Settings of a single request, and three that no run decides."""
 
 
 def test_the_network_can_be_asked_for_in_full():

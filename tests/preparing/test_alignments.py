@@ -73,6 +73,14 @@ def test_tokens_before_the_first_word_have_none(tokenizer: Tokenizer) -> None:
     assert found.max() == 1
 
 
+def test_pieces_that_end_words_are_numbered_by_what_precedes_them() -> None:
+    """As in a list of pieces, after the symbol of a language; each text for itself."""
+    entries = [b"", b"Ein ", b"Hu", b"nd ", b"."]
+    texts = [[0, 1, 2, 3, 4], [2, 3], [], [4, 1, 3], [0]]
+    ids, lengths = np.array([token for text in texts for token in text]), np.array([len(text) for text in texts])
+    assert WordNumbers(entries)(ids, lengths).tolist() == [-1, 0, 1, 1, 2, 0, 0, 0, 0, 1, -1]
+
+
 def batch_of(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> Batch:
     sides = [tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1)]
     return collate(ParallelStore.from_lists(*sides), np.arange(len(pairs)), **tokenizer.special_ids)

@@ -128,6 +128,10 @@ def test_filling_writes_each_text_once(masked: str, filled: str) -> None:
         assert fill(RULES, masked, values, whole=False) == filled
 
 
+def test_a_line_break_in_a_copied_text_becomes_a_space() -> None:
+    assert OWN.filled("⟨tag1⟩ Hund", '<a\rhref="x"\n> Hund') == '<a href="x" > Hund'
+
+
 def test_the_file_and_the_roles() -> None:
     loaded = Tokenizer.from_json(OWN.to_json())
     assert isinstance(loaded, PlaceholderTokenizer)

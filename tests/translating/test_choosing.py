@@ -82,6 +82,33 @@ def test_the_weight_of_agreement_alone_is_minimum_bayes_risk(translator: Transla
         assert rated[place] == pytest.approx(max(rated), abs=1e-9)
 
 
+def test_greedy_translations_and_samples_are_candidates_together(translator: Translator) -> None:
+    """A greedy translation has its score among the samples, also where no scores are asked for."""
+    greedy, drawing = translator.searching(beam=1), Sampling(sample=3, seed=2)
+    rows = [
+        [own, *drawn] for own, drawn in zip(greedy.translations(TEXTS), greedy.sample(TEXTS, 3, seed=2), strict=True)
+    ]
+    rows = [[one for one in row if one.finished] or row for row in rows]
+    for scores in (True, False):
+        asked: dict[str, Any] = {"sampling": drawing, "both": True, "scores": scores}
+        for found, row in zip(measure(greedy, request(greedy, weights=ALL, **asked)), rows, strict=True):
+            assert [one.text for one in found.translations] == list(dict.fromkeys(one.text for one in row))
+            best = [max(one.score for one in row if one.text == other.text) for other in found.translations]
+            assert found.features[:, 0].tolist() == best
+            assert np.isfinite(found.features).all()
+        likely = [max(row, key=lambda one: one.score).text for row in rows]
+        assert chosen(greedy, weights=Weights(forward=1.0), **asked) == likely
+        assert len(chosen(greedy, metric="chrf", **asked)) == len(TEXTS)
+
+
+def test_one_sample_is_a_candidate_beside_a_beam(translator: Translator) -> None:
+    """Which is another one only where the beam does not have it."""
+    asked: dict[str, Any] = {"sampling": Sampling(sample=1, seed=2), "both": True, "metric": "chrf"}
+    drawn = translator.sample(TEXTS, 1, seed=2)
+    for text, beam, (sample,) in zip(chosen(translator, **asked), translator.n_best(TEXTS, 4), drawn, strict=True):
+        assert text in [one.text for one in (*beam, sample)]
+
+
 def test_features_are_the_scores_of_the_models(translator: Translator) -> None:
     """`judging.score` scores the tokenizer's segmentation; other ones of a text are left out here."""
     reverse, judge, target = translator.reverse, translator.judge, translator.bundle.target_tokenizer

@@ -91,6 +91,13 @@ def test_samples_prefixes_phrases_and_groups_copy_too() -> None:
     assert "48213 dog" in translator.translate(texts, phrases=[[], ["48213 dog"], []])[1]
 
 
+def test_a_copied_text_breaks_no_line() -> None:
+    """Only LF ends a line, so a CR can be in one; no translation has it."""
+    for text in UNTRAINED[True].translate(['<a\rhref="x y"> Hund', 'Hund <a href="x\ry">'], beam=1):
+        assert '<a href="x y">' in text
+        assert "\r" not in text
+
+
 def test_what_is_said_of_a_pair_has_its_texts() -> None:
     translator, text = UNTRAINED[True], 'Hund <a href="x y">48213</a> rennt'
     found = explain(translator, text, alternatives=0)

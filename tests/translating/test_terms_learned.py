@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,10 @@ from multihead import evaluate
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
+from multihead.judging.guard import assess, retry
+from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.term_use import term_use
+from multihead.lines.windows import translate_texts
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.planning.settings import Choices, TrainSettings
@@ -108,6 +112,25 @@ def test_the_command(run: Path, call: Callable[..., SimpleNamespace], tmp_path: 
         "translate", run / "run", "--input", resumed, "--output", tmp_path / "out", "--terms", tmp_path / "own.tsv"
     )
     assert (written.status, (tmp_path / "out").read_bytes()) == (0, ended.out)
+
+
+def test_the_guard_reads_the_source_with_its_terms(run: Path) -> None:
+    """As if they had been typed, and again for what is searched again."""
+    translator, wanted = Translator.load(run / "run"), parse_terms(["bak\tbench", "tor\tgoal"])
+    texts, search = ["zwei bak", "ein tor, drei bak"], translator.search_settings()
+    asked = TranslationRequest(search, texts, terms=wanted)
+    typed = TranslationRequest(search, [wanted.annotate(text) for text in texts])
+    settings = GuardSettings(closer=True)
+    found, expected = (translate_texts(translator, request, settings) for request in (asked, typed))
+    for own, other in zip(found, expected, strict=True):
+        for name in ("doubt", "surprise", "coverage"):
+            assert own.guarded[0].signs[name] == pytest.approx(other.guarded[0].signs[name], abs=1e-4), name
+    suspicious = [replace(one.guarded[0], score=1.0, marked=True) for one in found]
+    again = retry(translator, asked, suspicious, GuardSettings(mode="retry", closer=True, beam=2, samples=2))
+    for text, one in zip(texts, again, strict=True):
+        (alone,) = assess(translator, [text], [one.translation], settings, wanted)
+        assert one.first is not None
+        assert one.signs == pytest.approx(alone.signs, abs=1e-4)
 
 
 def test_what_terms_cannot_be_had_with(run: Path, tmp_path: Path) -> None:

@@ -48,4 +48,4 @@ def align(layer: int | None, shift: bool, mutual: bool, **asked: Any) -> None:
 
         return align_lines
 
-    write_pair_lines(flags, "aligned", make)
+    write_pair_lines(flags, "aligned", make, computed=all)

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from multihead.cli.help import tell
-from multihead.cli.options import Command
+from multihead.cli.options import Command, language_flags
 from multihead.errors import ConfigurationError
+from multihead.text.languages import Languages
 
 _FILE = click.Path(path_type=Path)
 
@@ -57,6 +58,7 @@ _FILE = click.Path(path_type=Path)
     help="About how many entries there are at most, one for each target token; of more text, pairs are taken evenly "
     "spread.",
 )
+@language_flags
 def datastore(
     model: Path,
     output: Path,
@@ -68,6 +70,7 @@ def datastore(
     others: tuple[Path, ...],
     neighbours: int,
     most: int,
+    languages: Languages,
 ) -> None:
     """Let MODEL remember a text, for `translate --datastore`: its own training text, or translations of another kind.
 
@@ -87,6 +90,7 @@ def datastore(
         text=_read(source, target, "--source", "--target"),
         valid=_read(valid_source, valid_target, "--valid-source", "--valid-target"),
         others=others,
+        languages=languages,
         neighbours=neighbours,
         most=most,
         say=tell,

@@ -41,6 +41,17 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
     metavar="TYPE",
     help="Type of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
 )
+@click.option(
+    "--alpha",
+    type=float,
+    metavar="NUMBER",
+    help="Length penalty of the search that is written, as of translate. [the model's own]",
+)
+@click.option(
+    "--length-penalty",
+    type=click.Choice(["power", "wu"]),
+    help="Its form: |y|^alpha, which every format has, or that of Wu et al. 2016, which web has. [the model's own]",
+)
 @quiet_flag
 @certificate_flags("the validation text of the model's run", "after writing")
 @language_flags

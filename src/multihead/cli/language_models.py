@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead.cli.options import flag_name
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, DataError
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def _score_standard_input(score: Callable[[list[str]], None]) -> None:
     import sys
 
     from multihead.cli.streams import ByteStream, read_arriving
-    from multihead.errors import DataError
 
     fault: list[DataError] = []
     stream: ByteStream = sys.stdin.buffer  # type: ignore[assignment]
@@ -115,7 +114,16 @@ def _score_file(score: Callable[[list[str]], None], target: Path) -> None:
 def evaluate_text(
     model: Path, target: Path, batch_tokens: int, threads: int | None, device: str, as_json: bool
 ) -> None:
-    """Print the perplexity of a text."""
+    """Print the perplexity of a text.
+
+    Raises:
+        DataError: as `score_texts`; or every line is empty.
+    """
+    from multihead.data.text_files import read_lines, refuse_pipe
+
+    refuse_pipe(target)
+    if not any(line.strip() for line in read_lines(target)):
+        raise DataError("every line is empty: there is nothing to evaluate", target)
     found = score_texts(load(model, device, threads), target, batch_tokens)
     if as_json:
         click.echo(json.dumps({"model": str(model), **found.as_dict()}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,8 +14,8 @@ import click
 from multihead.cli.options import check_positive, decorated, language_flags, machine_flags, quiet_flag
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
-from multihead.data.text_files import LineStream, read_lines
-from multihead.errors import ConfigurationError, DataError
+from multihead.data.text_files import LineStream, read_lines, refuse_undecodable
+from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -55,18 +55,24 @@ def pair_command(function: F) -> F:
     return decorated(function, decorations)
 
 
-def write_pair_lines(flags: PairFlags, verb: str, make: Callable[[Translator], PairFunction]) -> None:
+def write_pair_lines(
+    flags: PairFlags,
+    verb: str,
+    make: Callable[[Translator], PairFunction],
+    computed: Callable[[Iterable[object]], bool] = any,
+) -> None:
     """Write one line per pair, in order.
 
     Args:
         flags: flags of the command.
         verb: what is done to pairs, for the progress display ("scored").
         make: makes the function that computes the lines, from the loaded model.
+        computed: whether a pair is computed, of which sides have text: `any` or `all`.
 
     Raises:
         ConfigurationError: one of two files is missing, or a number is below 1.
         DataError: the files are not parallel text, or a line of standard input is not a pair; earlier pairs are
-            written first.
+            written first. A pair is too long; those of earlier windows are written.
     """
     check_positive(batch_tokens=flags.batch_tokens, threads=flags.threads)
     if (flags.source is None) != (flags.target is None):
@@ -81,25 +87,56 @@ def write_pair_lines(flags: PairFlags, verb: str, make: Callable[[Translator], P
     configure_process()
     import torch
 
-    from multihead.lines.translate_file import check_input
     from multihead.lines.windows import WINDOW
     from multihead.translating.translator import Translator
 
     for scan in files.files if files is not None else ():
-        if scan.undecodable:
-            check_input(scan.path)  # names the line before anything is written
+        refuse_undecodable(scan)  # names the line before anything is written
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    compute_lines = make(Translator.load(flags.model, flags.device, flags.languages))
+    translator = Translator.load(flags.model, flags.device, flags.languages)
+    compute_lines = make(translator)
     fault: list[DataError] = []
     pairs = parse_pairs(sys.stdin.buffer, fault) if files is None else _read_pairs(files)
+    names: list[str | Path] = [STDIN_NAME, STDIN_NAME] if files is None else [scan.path for scan in files.files]
+    done = 0
     with counter(verb, "pairs", None if files is None else files.lines) as count:
         while window := list(islice(pairs, WINDOW)):
-            lines = compute_lines([source for source, _ in window], [target for _, target in window], count)
+            try:
+                lines = compute_lines([source for source, _ in window], [target for _, target in window], count)
+            except InputError:  # names the place of a pair among those of the window that are computed
+                own = [pair if computed(map(str.strip, pair)) else ("", "") for pair in window]
+                _refuse_long(translator, own, names, done)
+                raise
             assert len(lines) == len(window)
             write_lines(lines)
+            done += len(window)
     if fault:
         raise fault[0]
+
+
+def _refuse_long(
+    translator: Translator, pairs: Sequence[tuple[str, str]], names: Sequence[str | Path], done: int
+) -> None:
+    """Name the file and the line of the first pair that is too long, if there is one.
+
+    Args:
+        translator: the model.
+        pairs: consecutive ones.
+        names: of the files of both sides.
+        done: number of pairs before them.
+
+    Raises:
+        DataError: a pair is too long.
+    """
+    from multihead.translating.forced import LONGEST, excess_of
+
+    bundle = translator.bundle
+    for number, (source, target) in enumerate(pairs, start=done + 1):
+        read, written = bundle.source_tokenizer.encode(source), bundle.target_tokenizer.answers([target], [source])[0]
+        if (excess := excess_of(read, written)) is not None:
+            side = 0 if len(read) > LONGEST else 1
+            raise DataError(excess, names[side], number) from None
 
 
 def parse_pairs(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str]]:

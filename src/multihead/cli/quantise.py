@@ -8,7 +8,8 @@ from typing import Literal
 import click
 
 from multihead.cli.help import tell
-from multihead.cli.options import Command
+from multihead.cli.options import Command, language_flags
+from multihead.text.languages import Languages
 
 
 @click.command(
@@ -29,11 +30,12 @@ from multihead.cli.options import Command
     show_default=True,
     help="Precision of the weights: bfloat16 is half, int8 a quarter of the size.",
 )
-def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) -> None:
+@language_flags
+def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"], languages: Languages) -> None:
     """Write a model with rounded weights: a smaller file, for `translate --precision`."""
     from multihead.cli.process import configure_process
 
     configure_process()
     from multihead.translating.quantise import quantise as run
 
-    run(model, output=output, precision=precision, say=tell)
+    run(model, output=output, precision=precision, languages=languages, say=tell)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--length-penalty",
     type=click.Choice(["power", "wu"]),
-    help="Form of the length penalty: |y|^alpha, or that of Wu et al. 2016; implies --normalize. [power]",
+    help="Form of the length penalty: |y|^alpha, or that of Wu et al. 2016; implies --normalize. [the model's own]",
 )
 def score(
     tokens: bool,
@@ -77,7 +77,7 @@ def score(
             lambda scored: write_lines([row_of(one, settings) for one in scored]),
         )
         if perplexity:
-            click.echo(f"{found} ({found.tokens:,} tokens, end symbols counted)", err=True)
+            _say_perplexity(str(found), found.tokens)
         return
     totals: list[Perplexity] = []
 
@@ -85,8 +85,9 @@ def score(
         from multihead.judging import score as workflow
         from multihead.text.context import Documents
 
-        own = translator.search_settings().alpha if normalize or wishes else 0.0
-        settings = build(Search, {"alpha": own, **wishes}, "the search")
+        own = translator.search_settings()
+        usual = {"alpha": own.alpha if normalize or wishes else 0.0, "length_penalty": own.length_penalty}
+        settings = build(Search, {**usual, **wishes}, "the search")
         total, documents = workflow.Perplexity(), Documents(translator.bundle.source_tokenizer.context)
         totals.append(total)
 
@@ -100,5 +101,9 @@ def score(
 
     write_pair_lines(flags, "scored", make)
     if perplexity:
-        total = totals[0]
-        click.echo(f"perplexity {total.value:.4f} ({total.tokens:,} tokens, end symbols counted)", err=True)
+        _say_perplexity(f"perplexity {totals[0].value:.4f}", totals[0].tokens)
+
+
+def _say_perplexity(found: str, tokens: int) -> None:
+    counted = f"{found} ({tokens:,} tokens, end symbols counted)"
+    click.echo(counted if tokens else "no perplexity: every line is empty", err=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from multihead.cli.help import tell
-from multihead.cli.options import Command
+from multihead.cli.options import Command, language_flags
+from multihead.text.languages import Languages
 
 
 @click.command(
@@ -40,11 +41,12 @@ from multihead.cli.options import Command
     metavar="NUMBER",
     help="Number of translations of each source token.",
 )
-def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> None:
+@language_flags
+def shortlist(model: Path, data: Path | None, always: int, candidates: int, languages: Languages) -> None:
     """Learn which target tokens a source can need, for `translate --shortlist`: faster, with nearly the same text."""
     from multihead.cli.process import configure_process
 
     configure_process()
     from multihead.translating.shortlist import shortlist as run
 
-    run(model, data=data, always=always, candidates=candidates, say=tell)
+    run(model, data=data, always=always, candidates=candidates, languages=languages, say=tell)

@@ -153,6 +153,8 @@ class ChoosingFlags:
     def flags_of_choice(self, weights: Weights) -> str:
         """The flags that choose by these weights."""
         if not any(value for name, value in weights.model_dump().items() if name != "forward"):
+            if self.sampling is not None:  # samples among which nothing chooses are written as rows
+                return f"--weights {weights}"
             return "leave out --mbr, --reverse, --judge and --weights"
         models = [f"--reverse {join_words([str(path)])}" for path in self.companions.reverse if weights.reverse]
         models += [f"--judge {join_words([str(path)])}" for path in self.companions.judge if weights.judge]

@@ -330,6 +330,17 @@ def scan_stream(
     return TextScan(Path(path), lines, undecodable, digest.hexdigest())
 
 
+def refuse_undecodable(found: TextScan) -> None:
+    """Refuse a text of which `scan` allows some lines not to be UTF-8, where every line will be used.
+
+    Raises:
+        DataError: a line is not UTF-8; names the first one.
+    """
+    if found.undecodable:
+        for _ in read_lines(found.path):  # raises the error at the line
+            pass
+
+
 def refuse_pipe(path: Path) -> None:
     """Refuse what cannot be read more than once.
 

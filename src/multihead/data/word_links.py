@@ -28,13 +28,18 @@ class WordNumbers:
     """The word of each token of a text.
 
     Args:
-        entries: the bytes of each entry of the vocabulary; an entry that begins with white space begins a word.
+        entries: the bytes of each entry of the vocabulary. An entry that begins with white space begins a word, and so
+            does what follows one that ends with it, as those of a list of pieces do (`text.word_pieces`), or what is
+            the first text.
     """
 
     def __init__(self, entries: Sequence[bytes]) -> None:
         spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
         self._begins = np.array([entry.startswith(spaces) for entry in entries])
-        self._blank = np.array([bool(entry) and not entry.decode("utf-8", "replace").strip() for entry in entries])
+        texts = [entry.decode("utf-8", "replace") for entry in entries]
+        self._spelled = np.array([bool(text) for text in texts])
+        self._blank = np.array([text.isspace() for text in texts])
+        self._ends = np.array([text[-1:].isspace() for text in texts]) & ~self._blank
 
     def __call__(self, ids: Int64, lengths: Int64) -> Int64:
         """The number of the word of each token, from 0; -1 before the first word.
@@ -49,6 +54,12 @@ class WordNumbers:
             follows = np.append(begins[1:], False)
             follows[starts[1:][lengths[1:] > 0] - 1] = False  # the next token is one of the next text
             begins = begins & ~(self._blank[ids] & follows)  # of several spaces, the last one begins the word
+            spelled, firsts = self._spelled[ids], starts[lengths > 0]
+            after = np.append(False, self._ends[ids][:-1])  # the token before ends a word
+            after[firsts] = False
+            passed = np.append(0, np.cumsum(spelled)[:-1])  # tokens with text before each, in all texts
+            first = passed == np.repeat(passed[firsts], lengths[lengths > 0])
+            begins |= spelled & ~self._blank[ids] & (after | first)
         total = np.cumsum(begins)
         before = np.concatenate(([0], total))[np.cumsum(lengths) - lengths]
         numbers: Int64 = total - np.repeat(before, lengths) - 1

@@ -74,13 +74,17 @@ class Search(Settings):
         "length_margin",
         "min_length",
         "max_length",
+        "length_penalty",
     )
     """The fields that a model folder and a run keep; all others belong to a single request."""
+    rare: ClassVar[frozenset[str]] = frozenset(("length_penalty",))
+    """Stored fields that are written only if they differ from their defaults, so that older code reads all other
+    models. It refuses these, instead of ranking otherwise."""
 
     beam: int = Field(default=5, ge=1, le=MOST_BEAM)
     """Hypotheses per sentence; 1 is greedy search."""
     alpha: float = Field(default=1.0, ge=0, le=MOST_FACTOR)
-    """Length penalty: a hypothesis y is ranked by log p(y | x) / |y|^alpha."""
+    """Length penalty: a hypothesis y is ranked by log p(y | x) / |y|^alpha, or as ``length_penalty`` says."""
     length_factor: float = Field(default=3.0, gt=0, le=_MOST_GROWTH)
     """A translation has at most ``length_factor * source tokens + length_margin`` tokens."""
     length_margin: int = Field(default=20, ge=1, le=_MOST_MARGIN)
@@ -147,9 +151,15 @@ class Search(Settings):
         """The function that ``length_penalty`` names."""
         return {"power": power, "wu": wu}[self.length_penalty]
 
+    @property
+    def divides_by_power(self) -> bool:
+        """Whether the divisor is |y|^alpha, the form that other programs have; with alpha 0 every form is 1."""
+        return self.length_penalty == "power" or self.alpha == 0
+
     def stored_values(self) -> dict[str, Any]:
-        """The fields that are ``stored``, as JSON has them."""
-        return self.model_dump(mode="json", include=set(self.stored))
+        """The fields that are ``stored``, as JSON has them, without ``rare`` ones that have their defaults."""
+        values, fields = self.model_dump(mode="json", include=set(self.stored)), type(self).model_fields
+        return {name: value for name, value in values.items() if name not in self.rare or value != fields[name].default}
 
 
 def refuse_unstored(values: Any) -> Any:

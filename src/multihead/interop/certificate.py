@@ -199,11 +199,21 @@ def join_certificates(certificates: Mapping[str, Certificate]) -> Certificate:
     )
 
 
-def search_of(parts: TranslatorParts, sources: Sequence[Sequence[int]], beam: int) -> Search:
-    """The search of a certificate: the model's own, with one length limit for all sources."""
+def search_of(
+    parts: TranslatorParts, sources: Sequence[Sequence[int]], beam: int, positions: int | None = None
+) -> Search:
+    """The search of a certificate: the model's own, with one length limit for all sources.
+
+    Args:
+        parts: the model.
+        sources: with their end symbols.
+        beam: of the search.
+        positions: of the other program. A translation that the limit cuts is scored with an end symbol.
+    """
     own = parts.generation.model_copy(update={"beam": beam, "min_length": 0})
     longest = max(len(source) for source in sources)
-    return own.model_copy(update={"max_length": min(own.limit(longest), _LONGEST)})
+    most = _LONGEST if positions is None else min(_LONGEST, positions - 1)
+    return own.model_copy(update={"max_length": min(own.limit(longest), most)})
 
 
 def _compare_models(
@@ -219,7 +229,7 @@ def _compare_models(
     """Fill ``checks`` and ``problems``; return our beam translations."""
     found: dict[int, tuple[Rules, list[list[int]], list[list[int]]]] = {}
     for beam in (1, terms.beam):
-        search = search_of(parts, sources, beam)
+        search = search_of(parts, sources, beam, other.positions)
         rules = other.rules(search)
         how = "greedy" if beam == 1 else f"beam {beam}"
         say(f"translating {len(sources)} lines on both sides, {how}")

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from multihead.bundle import Bundle, load_bundle
+from multihead.configuration import build
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
 from multihead.files import atomic_folder, check_new_folder, write_errors
 from multihead.interop import card
@@ -24,7 +26,7 @@ from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.tokenizer_json import as_library_tokenizer
 from multihead.interop.lines import certificate_lines
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes import DirectedRuntime, Runtime, TokenizerRuntime
+from multihead.interop.runtimes import DirectedRuntime, Runtime, TokenizerRuntime, positions_of
 from multihead.models.config import TransformerConfig
 from multihead.text.languages import Languages, find_directions
 from multihead.uses_file import NEAR, small_model
@@ -66,6 +68,8 @@ class Format:
     """The runtime as users have it by default, and the precision in which it computes."""
     chooses_direction: bool = False
     """Whether it carries all directions of a model, and its runtime is a `DirectedRuntime`."""
+    has_search: bool = True
+    """Whether what is written says how to search."""
 
 
 def find_format(name: str) -> Format:
@@ -101,6 +105,7 @@ def find_format(name: str) -> Format:
                 model.represented,
                 model.allowed,
                 inexact_tokenizer=argos.inexact,
+                has_search=False,
             )
         case "transformers":
             from multihead.interop.formats import transformers
@@ -130,7 +135,11 @@ def find_format(name: str) -> Format:
             from multihead.interop.runtimes import sentencepiece as pieces
 
             return Format(
-                sentencepiece.write, sentencepiece.refusals, pieces.open_folder, inexact_tokenizer=sentencepiece.inexact
+                sentencepiece.write,
+                sentencepiece.refusals,
+                pieces.open_folder,
+                inexact_tokenizer=sentencepiece.inexact,
+                has_search=False,
             )
         case "web":
             from multihead.interop.formats import web
@@ -161,6 +170,8 @@ class ExportOptions:
         beam: of the certificate's beam search.
         certificate: whether to compare at all.
         languages: source and target of a model that has several, or that does not name its own.
+        alpha: length penalty of the search that is written; by default the model's.
+        length_penalty: its form, likewise.
     """
 
     quantization: str | None = None
@@ -170,6 +181,14 @@ class ExportOptions:
     beam: int = 5
     certificate: bool = True
     languages: Languages = field(default_factory=Languages)
+    alpha: float | None = None
+    length_penalty: Literal["power", "wu"] | None = None
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """The settings of the search that differ from the model's."""
+        wishes = {"alpha": self.alpha, "length_penalty": self.length_penalty}
+        return {name: value for name, value in wishes.items() if value is not None}
 
 
 def export_model(
@@ -189,8 +208,8 @@ def export_model(
         say: called with lines about the progress.
 
     Raises:
-        ConfigurationError: the output exists; a quantization that the format does not have; a model that the format
-            cannot carry. Nothing is written.
+        ConfigurationError: the output exists; a quantization that the format does not have, or a search for a format
+            that has none; a model that the format cannot carry. Nothing is written.
         FormatError: not a model, or damaged.
         CertificateError: both sides differ. Nothing is left.
         MissingDependencyError: a package that writes the format is not installed.
@@ -206,8 +225,15 @@ def export_model(
         raise ConfigurationError(
             f"{format} has no quantization '{quantization}': choose {', '.join(form.quantizations)}"
         )
+    if options.search and not form.has_search:
+        raise ConfigurationError(
+            f"{format} has no settings of a search: leave out --alpha and --length-penalty, which would change nothing"
+        )
     bundle = load_bundle(model, languages=options.languages).toward(options.languages)
     parts = _parts_for(form, bundle, model, format, options.languages)
+    if options.search:
+        search = build(Search, {**parts.generation.model_dump(), **options.search}, "the search that is written")
+        parts = replace(parts, generation=search)
     refuse(form.refusals(parts), f"{model}: cannot be exported to {format}")
     with atomic_folder(output) as draft:
         form.write(parts, draft, quantization)
@@ -307,7 +333,12 @@ def _certify(
     except SurroundingsError as error:
         return not_run(name, quantization, str(error))
     lines = certificate_lines(
-        model, parts.source_tokenizer, options.lines, options.count, references=options.references
+        model,
+        parts.source_tokenizer,
+        options.lines,
+        options.count,
+        references=options.references,
+        longest=positions_of(runtime),
     )
     terms = Terms(
         name,
@@ -325,7 +356,7 @@ def _certify(
     say(f"translating {len(lines.texts)} lines on both sides in their own precision")
     used, arithmetic = form.open_as_used(draft, parts)
     ours = OurSide(parts)
-    search = search_of(parts, [ours.ended(ids) for ids in ours.encode(lines.texts)], options.beam)
+    search = search_of(parts, [ours.ended(ids) for ids in ours.encode(lines.texts)], options.beam, used.positions)
     rounding = measure_rounding(ours, used, lines, search, arithmetic, parts.target_language, say)
     return replace(certificate, rounding=rounding)
 

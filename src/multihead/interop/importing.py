@@ -21,7 +21,7 @@ from multihead.interop.formats.opening import recognize
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.hub import model_folder_of
 from multihead.interop.lines import certificate_lines
-from multihead.interop.runtimes import TokenizerRuntime
+from multihead.interop.runtimes import TokenizerRuntime, positions_of
 from multihead.sealed import seal
 from multihead.text.languages import Languages
 
@@ -99,7 +99,14 @@ def _certify(
         return not_run(name, "float32", str(error))
     if runtime is None:
         return not_run(name, "float32", f"multihead has no runtime for {name}")
-    lines = certificate_lines(None, parts.source_tokenizer, options.lines, options.count, references=options.references)
+    lines = certificate_lines(
+        None,
+        parts.source_tokenizer,
+        options.lines,
+        options.count,
+        references=options.references,
+        longest=positions_of(runtime),
+    )
     return certify(parts, runtime, Terms(name, lines, options.beam), say)
 
 

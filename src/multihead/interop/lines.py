@@ -2,8 +2,9 @@
 
 They are, in this order: the user's file; the validation text of the run that the model belongs to; lines spelled with
 random entries of the model's vocabulary, which are not language, but reach every part of the network. Lines with a
-literal U+2581 are left out: it is the word mark of most formats, and only our own tokenizers keep it. Reference
-translations come with them where there are some, for the BLEU of both programs.
+literal U+2581 are left out: it is the word mark of most formats, and only our own tokenizers keep it. So are lines of
+more tokens than the other program has positions. Reference translations come with them where there are some, for the
+BLEU of both programs.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def certificate_lines(
     count: int = 200,
     seed: int = 1,
     references: Path | None = None,
+    longest: int | None = None,
 ) -> Lines:
     """The first ``count`` usable lines of the best place there is.
 
@@ -54,25 +56,32 @@ def certificate_lines(
         count: maximum number.
         seed: of the random lines.
         references: the reference translation of each line of ``file``.
+        longest: the most tokens of a line, with the end symbol; None = any number. Random lines have few.
 
     Raises:
-        InputError: the file has no lines, or the references are fewer or more.
+        InputError: the file has no usable lines, or the references are fewer or more.
         ConfigurationError: references without a file.
         DataError: the file cannot be read as text.
     """
     if file is not None:
-        found, translated = _first(file, references, count)
+        usable = _Usable(tokenizer, longest)
+        found, translated = _first(file, references, count, usable)
         if not found:
-            raise InputError(f"{file}: no line has text; a certificate needs some in the model's source language")
-        return Lines(found, f"the first {len(found)} lines of {file.name}", translated)
+            limit = f" of at most {longest:,} tokens, the positions of the other program" if usable.too_long else ""
+            raise InputError(
+                f"{file}: no line has text{limit}; a certificate needs some in the model's source language"
+            )
+        return Lines(found, f"the first {len(found)} lines of {file.name}{usable.left_out}", translated)
     if references is not None:
         raise ConfigurationError(f"the references {references} have no lines: give their source text, too (--lines)")
     for folder in () if model is None else (model, model.resolve().parent):
         path, other = folder / _VALIDATION, folder / _REFERENCES
         if path.is_file():
-            found, translated = _first(path, other if other.is_file() else None, count)
+            usable = _Usable(tokenizer, longest)
+            found, translated = _first(path, other if other.is_file() else None, count, usable)
             if found:
-                return Lines(found, f"the first {len(found)} lines of the run's validation text", translated)
+                origin = f"the first {len(found)} lines of the run's validation text{usable.left_out}"
+                return Lines(found, origin, translated)
     return Lines(random_lines(tokenizer, count, seed), f"{count} lines of random vocabulary entries (seed {seed})")
 
 
@@ -98,10 +107,35 @@ def _is_text(raw: bytes) -> bool:
     return bool(text.strip()) and text.isprintable()
 
 
-def _first(path: Path, references: Path | None, count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+class _Usable:
+    """Says which lines can be compared, and counts those that only have too many tokens.
+
+    Args:
+        tokenizer: of the source.
+        longest: the most tokens of a line, with the end symbol; None = any number.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, longest: int | None) -> None:
+        self._tokenizer, self._longest, self.too_long = tokenizer, longest, 0
+
+    def __call__(self, line: str) -> bool:
+        if not line.strip() or MARK in line:
+            return False
+        if self._longest is not None and len(self._tokenizer.encode(line)) + 1 > self._longest:
+            self.too_long += 1
+            return False
+        return True
+
+    @property
+    def left_out(self) -> str:
+        """What was too long, for the origin of the lines."""
+        return f", without {self.too_long} of more than {self._longest:,} tokens" if self.too_long else ""
+
+
+def _first(path: Path, references: Path | None, count: int, usable: _Usable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The first usable lines, and the reference of each."""
     if references is None:
-        return tuple(islice(filter(_usable, read_lines(path)), count)), ()
+        return tuple(islice(filter(usable, read_lines(path)), count)), ()
     found: list[tuple[str, str]] = []
     for number, (line, reference) in enumerate(zip_longest(read_lines(path), read_lines(references)), start=1):
         if line is None or reference is None:
@@ -109,10 +143,6 @@ def _first(path: Path, references: Path | None, count: int) -> tuple[tuple[str, 
             raise InputError(
                 f"{short}: ends before line {number}; {path} and {references} must have equally many lines"
             )
-        if len(found) < count and _usable(line):
+        if len(found) < count and usable(line):
             found.append((line, reference))
     return tuple(line for line, _ in found), tuple(reference for _, reference in found)
-
-
-def _usable(line: str) -> bool:
-    return bool(line.strip()) and MARK not in line

@@ -19,6 +19,9 @@ A model that was trained with word alignments (`kernels.guided`) has a head that
 `split_units` groups tokens into the units shown to users: words, or in scripts without spaces (Chinese, Japanese)
 single tokens, or as many as form whole characters. It works on tokens, not on a text, because a search
 may spell a text with other tokens than the tokenizer.
+
+White space belongs to the word that is in the same token: most vocabularies have it before a word, and mark where one
+begins; lists of pieces (`text.word_pieces`) have it after a word, and mark where one ends.
 """
 
 from __future__ import annotations
@@ -158,8 +161,8 @@ def word_attention(
     source: Float[Tensor, "source source_words"],
     target: Float[Tensor, "target target_words"],
 ) -> Float[Tensor, "target_words source_words"]:
-    """A_wv: how much each target word attends to each source word."""
-    return (target / target.sum(0)).T @ weights @ source
+    """A_wv: how much each target word attends to each source word; a word without tokens attends to none."""
+    return (target / target.sum(0).clamp(min=1)).T @ weights @ source
 
 
 def extract_links(words: Float[Tensor, "target_words source_words"], mutual: bool = False) -> list[Link]:
@@ -189,6 +192,8 @@ def _text_matrix(
 def span_matrix(spans: Sequence[Span], text: str, before: int = 0) -> Float[Tensor, "tokens words"]:
     """1 where a token stands for a character of a word or for the space before it, otherwise 0.
 
+    The space after a word, in the same token, is not one before the next word.
+
     Args:
         spans: the characters of each token.
         text: the text, whose words are separated by white space.
@@ -204,14 +209,16 @@ def span_matrix(spans: Sequence[Span], text: str, before: int = 0) -> Float[Tens
     words = torch.zeros(len(spans), count)
     for token, (start, stop) in enumerate(spans):
         if token >= before:  # a mark in front of a character stands for nothing, and goes with it
-            words[token, [number for number in numbers[start : max(stop, start + 1)] if number >= 0]] = 1
+            length = max(len(text[start:stop].rstrip()) or stop - start, 1)
+            words[token, [number for number in numbers[start : start + length] if number >= 0]] = 1
     return words
 
 
 def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
     """1 where a token has a byte of a word or of the space before it, otherwise 0.
 
-    The space counts because tokens begin with it: a token that is only a space says that a word follows.
+    The space counts because tokens begin with it: a token that is only a space says that a word follows. Where a token
+    ends a word, the space after that is not one before the next word.
 
     Args:
         entries: the bytes of each vocabulary entry (`text.vocabulary.bytes_of_entries`).
@@ -232,9 +239,10 @@ def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Floa
     words = torch.zeros(len(ids), count)
     start = 0
     for token, index in enumerate(ids):
-        stop = start + len(entries[index])
-        words[token, [number for number in numbers[start:stop] if number >= 0]] = 1
-        start = stop
+        entry = entries[index]
+        own = start + len(entry.rstrip(b" ") if ends_word(entry) else entry)
+        words[token, [number for number in numbers[start:own] if number >= 0]] = 1
+        start += len(entry)
     assert start == len(numbers), "the tokens do not spell the text"
     return words
 
@@ -248,6 +256,8 @@ class WordUnits:
     """1 where a token has a byte of a unit or of the space before it, otherwise 0."""
     spaced: list[bool]
     """Whether a unit ends at white space, not at the next token."""
+    ended: list[bool]
+    """Whether a unit's last token has the white space after it; otherwise the next token says that the unit ends."""
 
     def span(self, unit: int) -> range:
         """The tokens of a unit, which are contiguous."""
@@ -274,6 +284,7 @@ def split_units(entries: Sequence[bytes], ids: Sequence[int]) -> WordUnits:
     texts: list[str] = []
     columns: list[Tensor] = []
     spaced: list[bool] = []
+    ended: list[bool] = []
     for text, column in found:
         tokens = column.nonzero().flatten().tolist()
         unspaced = has_unspaced_script(text)
@@ -285,7 +296,8 @@ def split_units(entries: Sequence[bytes], ids: Sequence[int]) -> WordUnits:
             texts.append(part if len(cuts) > 1 else text)
             columns.append(unit)
             spaced.append(not unspaced)
-    return WordUnits(texts, torch.stack(columns, 1) if columns else torch.zeros(len(ids), 0), spaced)
+            ended.append(ends_word(pieces[tokens[stop - 1]]))
+    return WordUnits(texts, torch.stack(columns, 1) if columns else torch.zeros(len(ids), 0), spaced, ended)
 
 
 def has_unspaced_script(text: str) -> bool:
@@ -324,3 +336,9 @@ def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
     """Whether each entry begins with white space and so ends the word before it."""
     spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
     return (entry.startswith(spaces) for entry in entries)
+
+
+def ends_word(entry: bytes) -> bool:
+    """Whether an entry has the end of a word with white space after it; white space alone only begins the next word."""
+    text = entry.decode(errors="replace")
+    return text[-1:].isspace() and not text.isspace()

@@ -1,12 +1,13 @@
 """Alternatives to each word of a translation, found by changing one token.
 
 A model chooses tokens, but people read words. For each word, the most probable single changes to its tokens are taken.
-Each is continued greedily until white space or the end follows; the resulting text is an alternative word with its own
-probability. A change can be made
+Each is continued greedily until a token ends with white space, or white space or the end follows; the resulting text is
+an alternative word with its own probability. A change can be made
 
     at the start of the word     another word begins
     within the word              the word continues differently, or ends earlier
-    right after the word         the word continues where the translation ended it: "dog" becomes "dogs"
+    right after the word         the word continues where the translation ended it: "dog" becomes "dogs"; not where its
+                                 last token has the white space after it
 
 In scripts without spaces a unit is a token, and so is its alternative. The decoder states of all changes branch off a
 single pass through the translation and are batched, so the number of steps is about the number of its tokens.
@@ -25,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.judging.align import WordUnits, is_valid_utf8
+from multihead.judging.align import WordUnits, ends_word, is_valid_utf8
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.forced import PairBatch
@@ -75,9 +76,9 @@ class _Change:
     place: int
     """Position of the changed token."""
     token: int | None
-    """The new token; None: any token that begins with white space, so that the word ends here."""
+    """The last token, at first the new one; None: any that begins with white space, so that the word ends here."""
     total: float
-    """Log-probability of the word's tokens so far, including the new one."""
+    """Log-probability of the word's tokens so far, including the last one."""
     raw: bytes
     """The bytes of these tokens."""
 
@@ -132,10 +133,10 @@ class AlternativeFinder:
     ) -> Iterator[_Change]:
         """Every single change to a token of the unit, or right after it."""
         span, spaced = units.span(unit), units.spaced[unit]
-        # The first word of a line may begin without white space; all others begin with it.
+        # The first word of a line may begin without white space, and so does one whose predecessor ends with it.
         begins_with_space = self._breaks[target[span.start]]
         own: list[float] = forced.own[row].tolist()
-        for place in range(span.start, span.stop + spaced):
+        for place in range(span.start, span.stop + (spaced and not units.ended[unit])):
             before = b"".join(self._entries[token] for token in target[span.start : place])
             total = sum(own[span.start : place])
             if spaced and before.strip() and place < span.stop:
@@ -154,7 +155,7 @@ class AlternativeFinder:
     def _is_complete(self, change: _Change) -> bool:
         """Whether a change is a readable unit without further tokens."""
         if change.spaced:
-            return change.token is None
+            return change.token is None or ends_word(self._entries[change.token])
         return bool(change.raw.strip()) and is_valid_utf8(change.raw)
 
     def _complete(self, batch: PairBatch, changes: list[_Change]) -> Iterator[_Change]:
@@ -181,7 +182,7 @@ class AlternativeFinder:
             yield from self._continue(waiting, states)
 
     def _continue(self, changes: list[_Change], states: list[Any]) -> Iterator[_Change]:
-        """Continue greedily until white space or the end follows; changes that do not become a word are dropped."""
+        """Continue greedily until the words end; changes that do not become a word are dropped."""
         while len(states) > 1:  # in pairs, so that none is copied once for each of the others
             states = [reduce(lambda one, other: one.join(other), states[n : n + 2]) for n in range(0, len(states), 2)]
         (state,) = states
@@ -201,7 +202,8 @@ class AlternativeFinder:
                 elif token != self._tokenizer.eos_id:
                     change.total += value
                     change.raw += self._entries[token]
-                    if not change.spaced and self._is_complete(change):
+                    change.token = token
+                    if self._is_complete(change):
                         yield change
                     else:
                         kept.append(row)

@@ -8,7 +8,9 @@ The probability of a word w is that of its tokens, and that white space or the e
 
     p(w | x, prefix) = prod_{t in w} p(y_t | y_<t, x) * sum_{v begins a word, or ends} p(v | y_<=w, x)
 
-In scripts without spaces a unit is a token, not a word, and the sum is omitted.
+In scripts without spaces a unit is a token, not a word, and the sum is omitted. So it is where the last token of a word
+has the white space after it, as in lists of pieces (`text.word_pieces`): that token says that the word ends, and the
+probabilities of the words and of the end symbol multiply to p(y | x).
 """
 
 from __future__ import annotations
@@ -254,7 +256,7 @@ def _words(units: WordUnits, forced: ForcedPass, row: int, others: Sequence[dict
     for number, text in enumerate(units.texts):
         span = units.span(number)
         total = float(forced.own[row, span.start : span.stop].double().sum())
-        total += float(forced.breaking[row, span.stop]) if units.spaced[number] else 0.0
+        total += float(forced.breaking[row, span.stop]) if units.spaced[number] and not units.ended[number] else 0.0
         alternatives = [Alternative(other, math.exp(value)) for other, value in others[number].items()]
         words.append(Word(text, math.exp(total), alternatives))
     return words

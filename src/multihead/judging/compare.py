@@ -18,7 +18,7 @@ from typing import Any
 
 from multihead.attention.drawing import display_width, format_table
 from multihead.data.corpus import check_parallel, language_of
-from multihead.data.text_files import read_lines
+from multihead.data.text_files import read_lines, refuse_undecodable
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.guard_signs import SIGNS, loop, repetition, split_words
 from multihead.metrics.comet import with_comet
@@ -270,7 +270,7 @@ def compare(
         comet: a COMET model, whose scores are added; it needs ``source``.
 
     Raises:
-        DataError: a file cannot be read, or its number of lines differs from that of ``target``.
+        DataError: a file cannot be read, is not UTF-8, or its number of lines differs from that of ``target``.
         FormatError: a folder contains no model.
         ConfigurationError: fewer than two systems, a model without ``source``, or a number out of range.
         SurroundingsError: COMET is asked for, and not installed.
@@ -347,7 +347,7 @@ def _check_arguments(
         raise ConfigurationError("source: required, because a system is a model that has to translate it")
     files = [str(system) for system in systems if not is_model(system)]
     for path in (*files, *([] if source is None else [source])):
-        check_parallel(path, target)
+        refuse_undecodable(check_parallel(path, target).source)
 
 
 def _compare_with_first(

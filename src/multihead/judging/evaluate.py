@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.data.corpus import check_parallel, language_of
-from multihead.data.text_files import read_lines
+from multihead.data.text_files import read_lines, refuse_undecodable
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.compare import format_scores, is_model, load_system
@@ -144,14 +144,14 @@ def evaluate(
         translated: called with the translations before they are scored.
 
     Raises:
-        DataError: a file cannot be read, or the numbers of lines differ.
+        DataError: a file cannot be read, is not UTF-8, or the numbers of lines differ.
         FormatError: the folder contains no model.
         ConfigurationError: invalid settings of the search or the scores.
         SurroundingsError: COMET is asked for, and not installed.
     """
     check_score_settings(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
     if against is not None and not is_model(against):
-        check_parallel(str(against), target)
+        refuse_undecodable(check_parallel(str(against), target).source)
     sources, references = list(read_lines(source)), list(read_lines(target))
     if not any(text.strip() for text in sources):
         raise DataError("every line is empty: there is nothing to evaluate", source)

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from multihead.errors import InputError
 from multihead.judging import guard_signs
-from multihead.judging.analysis import analyze_pairs
+from multihead.judging.analysis import analyze_tokens
 from multihead.judging.guard_signs import MIN_ATTENTION, SIGNS, GuardMode, GuardSettings
 from multihead.text.context import own_text
+from multihead.text.terms import AS, END, Terms
 from multihead.translating.consensus import consensus
 from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import Translation
@@ -90,7 +91,11 @@ def translate_guarded(
 
 
 def assess(
-    translator: Translator, texts: Sequence[str], translations: Sequence[Translation], settings: GuardSettings
+    translator: Translator,
+    texts: Sequence[str],
+    translations: Sequence[Translation],
+    settings: GuardSettings,
+    terms: Terms | None = None,
 ) -> list[GuardedTranslation]:
     """Assess translations, without searching any of them again.
 
@@ -99,15 +104,18 @@ def assess(
         texts: the source of each translation.
         translations: translations with probabilities, from a `Translator`.
         settings: settings of the guard; their mode is ignored.
+        terms: those of the request for the translations.
 
     Raises:
         InputError: the numbers of texts and translations differ.
+        ConfigurationError: terms for a model that was trained without them.
     """
     if len(texts) != len(translations):
         raise InputError(f"got {len(translations)} translations of {len(texts)} texts; expected one per text")
     measured: list[dict[str, float]] = [{} for _ in texts]
     work = [place for place, text in enumerate(texts) if text.strip()]
-    read = translator.bundle.source_tokenizer.encode_batch([texts[place] for place in work])
+    bare = [texts[place] for place in work]
+    read = translator.bundle.source_tokenizer.encode_batch(bare)
     languages = translator.bundle.source_language, translator.bundle.target_language
     context = translator.bundle.source_tokenizer.context
     paraphrase = languages[0] is not None and languages[0] == languages[1]
@@ -121,11 +129,14 @@ def assess(
         signs["doubt"] = -translation.log_probability / max(translation.tokens, 1)
         measured[place] = signs
     if settings.closer:
-        pairs = [texts[place] for place in work], [translations[place].text for place in work]
-        for place, found in zip(work, analyze_pairs(translator, *pairs, alternatives=0), strict=True):
+        if terms is not None:
+            read = translator.bundle.source_tokenizer.encode_batch(translator.annotated(bare, terms))
+        written = translator.bundle.target_tokenizer.answers([translations[place].text for place in work], bare)
+        for place, found in zip(work, analyze_tokens(translator, read, written, 0), strict=True):
             measured[place]["surprise"] = -math.log(max(min(p.probability for p in found.pieces), _TINY))
             if found.weights is not None and not context:
-                measured[place]["coverage"] = _uncovered_share(found.weights, len(found.source_words))
+                received = _attention_received(found.weights, found.source_words)
+                measured[place]["coverage"] = sum(one < MIN_ATTENTION for one in received) / max(len(received), 1)
     return [_guarded(*each, settings) for each in zip(translations, measured, strict=True)]
 
 
@@ -153,7 +164,8 @@ def retry(
         ).select(places)  # fmt: skip
         rows = safer.run(asked)
         translations = [row[0] if sampling is None else consensus(row) for row in rows]
-        for place, other in zip(places, assess(translator, asked.texts, translations, settings), strict=True):
+        others = assess(translator, asked.texts, translations, settings, request.terms)
+        for place, other in zip(places, others, strict=True):
             best = other if other.score < results[place].score else results[place]
             results[place] = replace(best, first=judged[place])
         return [place for place in places if results[place].marked]
@@ -195,7 +207,23 @@ def _guarded(translation: Translation, signs: dict[str, float], settings: GuardS
     return GuardedTranslation(translation, score, guard_signs.reasons(signs), score >= settings.threshold, signs)
 
 
-def _uncovered_share(weights: Sequence[Sequence[float]], words: int) -> float:
-    """The share of source words that received almost no attention; weights: [target word][source word]."""
-    received = [math.fsum(row[word] for row in weights) for word in range(words)]
-    return sum(attention < MIN_ATTENTION for attention in received) / max(words, 1)
+def _attention_received(weights: Sequence[Sequence[float]], words: Sequence[str]) -> list[float]:
+    """The attention that each word of the source received in total.
+
+    That of the lemma of a term counts for the last word of the term, since the model needs to look at one of them only.
+
+    Args:
+        weights: [target word][source word].
+        words: of the source, with terms as `text.terms` annotates them.
+    """
+    received: list[float] = []
+    lemma = False
+    for place, word in enumerate(words):
+        attention = math.fsum(row[place] for row in weights)
+        if lemma:
+            received[-1] += attention
+        else:
+            received.append(attention)
+        if AS in word or END in word:
+            lemma = word.rfind(AS) > word.rfind(END)
+    return received

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.bundle import locate
-from multihead.data.text_files import TextScan, read_lines, scan
+from multihead.data.text_files import TextScan, read_lines, refuse_undecodable, scan
 from multihead.engine.stored import StoredTransformer
 from multihead.errors import DataError
 from multihead.kernels.native import thread_count
@@ -32,9 +32,7 @@ def check_input(path: Path) -> TextScan:
         DataError: it cannot be read, or a line is not UTF-8; names the first such line.
     """
     found = scan(path)
-    if found.undecodable:
-        for _ in read_lines(path):  # raises the error at the line
-            pass
+    refuse_undecodable(found)
     return found
 
 

@@ -132,7 +132,7 @@ def translate_texts(
     from multihead.judging.guard import assess, retry
 
     texts = [text for text, row in zip(request.texts, found, strict=True) for _ in row]
-    judged = assess(translator, texts, [translation for row in found for translation in row], guard)
+    judged = assess(translator, texts, [translation for row in found for translation in row], guard, request.terms)
     if guard.mode == "retry":
         judged = retry(translator, request, judged, guard)
         found = [[each.translation] for each in judged]

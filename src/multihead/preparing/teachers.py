@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from multihead.bundle import Bundle, load_bundle, weights_digest
+from multihead.bundle import Bundle, load_bundle, weights_digests
 from multihead.data.batching import Batch, collate
 from multihead.data.order import batch_order
 from multihead.data.soft_store import FOLDER, SoftDescription, SoftStore, SoftStoreWriter
@@ -173,9 +173,9 @@ def _load_again(folder: Path, config: RunConfig, prepared: PreparedText) -> list
     for teacher in config.teachers:
         path = Path(teacher.path)
         moved = folder.absolute().parent / PureWindowsPath(teacher.path).name  # a run may come from Windows
-        if not path.exists() and moved.exists() and weights_digest(moved) == teacher.weights:
+        if not path.exists() and moved.exists() and teacher.weights in weights_digests(moved):
             path = moved
-        if weights_digest(path) != teacher.weights:
+        if teacher.weights not in weights_digests(path):
             raise ConfigurationError(
                 f"{path}: not the teacher with which this run began: its weights have changed; put that one back, or "
                 "start a new run"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from multihead.bundle import locate, model_digest, read_directions
+from multihead.bundle import locate, model_digest, model_digests, read_directions
 from multihead.decoding.search import Mean
 from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError
@@ -173,11 +173,11 @@ class Opened:
         Raises:
             FormatError, ConfigurationError: as `translating.datastore.read`.
         """
-        model = model_digest(locate(folder))
-        name = f"{path} {datastore_digest(path)} {model}"
+        models = model_digests(locate(folder))
+        name = f"{path} {datastore_digest(path)} {models[0]}"
         found = self._datastores.get(name)
         if found is None:
-            found = self._datastores[name] = read(path, model)
+            found = self._datastores[name] = read(path, *models)
         return found
 
 

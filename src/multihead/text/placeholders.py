@@ -52,6 +52,8 @@ KINDS = {
 _NAME = re.compile(r"[a-z]{1,20}")
 _MOST = 20
 
+_WITHOUT_BREAKS = str.maketrans("\r\n", "  ")
+
 Rule = tuple[str, str]
 """Name of the symbols, and regular expression."""
 
@@ -368,8 +370,11 @@ class PlaceholderTokenizer(SymbolTokenizer):
         return mask_answer(self.rules, text, mask(self.rules, source))
 
     def filled(self, text: str, source: str, *, whole: bool = True) -> str:
-        """A decoded translation with the texts of its placeholders; of a whole one all."""
-        return fill(self.rules, text, mask(self.rules, source).values, whole=whole)
+        """A decoded translation with the texts of its placeholders; of a whole one all.
+
+        A line break in such a text becomes a space: no translation has one (`Tokenizer.forbidden_in_output`).
+        """
+        return fill(self.rules, text, mask(self.rules, source).values, whole=whole).translate(_WITHOUT_BREAKS)
 
     def training_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on, with equal spans replaced."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from multihead.bundle import load_bundle, locate, save_bundle, weights_digest
+from multihead.bundle import load_bundle, locate, save_bundle, weights_digests
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import check_new_folder
 from multihead.models.adapters import ADAPTER, read_adapter, with_adapter
@@ -51,16 +51,16 @@ def apply_adapter(
             raise FormatError(f"{path}: there is no such file; `multihead train --lora` writes it")
     found = read_adapter(path)
     folder = locate(Path(model))
-    digest = weights_digest(folder)
-    if digest != found.base:
+    digests = weights_digests(folder)
+    if found.base not in digests:
         raise ConfigurationError(
-            f"{path}: made for the weights {found.base[:12]}..., and those of {model} are {digest[:12]}...; give the "
-            "model that it was trained from"
+            f"{path}: made for the weights {found.base[:12]}..., and those of {model} are {digests[0][:12]}...; give "
+            "the model that it was trained from"
         )
     bundle = load_bundle(folder, languages=languages)
     made_by = (
-        f"The model of {model}, whose weights are {digest[:12]}, with a low-rank adapter of rank {found.rank} merged "
-        f"into it, by multihead {version('multihead')}."
+        f"The model of {model}, whose weights are {found.base[:12]}, with a low-rank adapter of rank {found.rank} "
+        f"merged into it, by multihead {version('multihead')}."
     )
     save_bundle(output, replace(bundle, model=with_adapter(bundle.model, found)), {}, made_by)
     count = sum(tensor.numel() for tensor in found.tensors.values())

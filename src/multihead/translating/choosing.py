@@ -188,11 +188,13 @@ def _gather(
     translator: Translating, request: TranslationRequest, progress: Callable[[int], None] | None
 ) -> tuple[list[list[Translation]], list[list[Translation]]]:
     """All candidates of each text, and those that agreement is measured against: samples, where there are any."""
-    rows = translator.candidates(replace(request, both=False), progress)
     if not request.both:
+        rows = translator.candidates(request, progress)
         return rows, rows
-    beams = translator.candidates(replace(request, both=False, sampling=None, keys=None))
-    return [[*beam, *drawn] for beam, drawn in zip(beams, rows, strict=True)], rows
+    drawing = replace(request, both=False, metric=None, weights=None)  # either half alone may be one candidate
+    rows = translator.candidates(drawing, progress)
+    searching = replace(drawing, sampling=None, keys=None, n_best=request.search.beam, scores=True)
+    return [[*beam, *drawn] for beam, drawn in zip(translator.candidates(searching), rows, strict=True)], rows
 
 
 def _measure(

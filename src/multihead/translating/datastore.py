@@ -10,6 +10,7 @@ which has the equations). Nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,12 +87,13 @@ class Datastore:
         return NeighbourSearch(search, self.packed, how.neighbours, how.share, how.temperature, how.probes)
 
 
-def read(folder: Path, model: str) -> Datastore:
+def read(folder: Path, model: str, *earlier: str) -> Datastore:
     """Read a datastore.
 
     Args:
         folder: what `multihead datastore` wrote.
         model: `bundle.model_digest` of the model that it must be of.
+        *earlier: the other ones of `bundle.model_digests`.
 
     Raises:
         FormatError: it is none, or damaged.
@@ -105,7 +107,7 @@ def read(folder: Path, model: str) -> Datastore:
         if version != FORMAT_VERSION:
             raise FormatError(f"{folder / CONFIG}: format {version!r}, expected {FORMAT_VERSION}; {AGAIN}")
         own = said.pop("model", None)
-        check_model(own, model, str(folder))
+        check_model(own, (model, *earlier), str(folder))
         assert isinstance(own, str)
         how = build(Remembering, said, str(folder / CONFIG))
         arrays = read_arrays(found, ARRAYS)
@@ -122,10 +124,10 @@ def read(folder: Path, model: str) -> Datastore:
     return made
 
 
-def check_model(own: object, model: str, what: str) -> None:
-    """Raise ConfigurationError if a datastore, ``what``, is not of a model."""
-    if own != model:
-        raise ConfigurationError(f"{what}: is of another model ({own}, this one is {model}); {AGAIN}")
+def check_model(own: object, models: Sequence[str], what: str) -> None:
+    """Raise ConfigurationError if a datastore, ``what``, is not of a model, by its digests."""
+    if own not in models:
+        raise ConfigurationError(f"{what}: is of another model ({own}, this one is {models[0]}); {AGAIN}")
 
 
 def size_of(folder: Path) -> int:

@@ -70,16 +70,23 @@ def pair_batches(
     if batch_tokens < 1:
         raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
     for place, pair in enumerate(zip(sources, targets, strict=True), 1):
-        if max(map(len, pair)) > LONGEST:
-            raise InputError(
-                f"pair {place} of {len(sources)} has {len(pair[0]):,} source and {len(pair[1]):,} target tokens, and a "
-                f"side may have {LONGEST:,}, as attention takes the square of that: split it into sentences"
-            )
+        if (excess := excess_of(*pair)) is not None:
+            raise InputError(f"pair {place} of {len(sources)} {excess}")
     device = model.output.weight.device
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for places in batches_by_tokens(lengths, batch_tokens):
         source, real = collate_source([sources[place] for place in places], tokenizer.pad_id, tokenizer.eos_id)
         yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places], tokenizer)
+
+
+def excess_of(source: Sequence[int], target: Sequence[int]) -> str | None:
+    """What is too long of a pair of ids without begin and end symbols, as the end of a sentence; None if nothing is."""
+    if max(len(source), len(target)) <= LONGEST:
+        return None
+    return (
+        f"has {len(source):,} source and {len(target):,} target tokens, and a side may have {LONGEST:,}, as attention "
+        "takes the square of that: split it into sentences"
+    )
 
 
 @torch.no_grad()

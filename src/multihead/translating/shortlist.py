@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from multihead.bundle import Bundle, load_bundle, locate
+from multihead.bundle import SHORTLIST, Bundle, load_bundle, locate
 from multihead.data.store import Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
@@ -38,6 +38,7 @@ from multihead.model_folder import COPY_AGAIN
 from multihead.sealed import MANIFEST, open_folder, seal
 from multihead.tensor_files import read_tensors
 from multihead.text.backwards import forwards
+from multihead.text.languages import Languages
 from multihead.translating.own_text import open_pairs
 
 _CELLS = 4_000_000
@@ -112,7 +113,7 @@ def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab:
         yield symbols * target_vocab + target[words], words
 
 
-FILE = "shortlist.safetensors"
+FILE = SHORTLIST
 _NAMES = ("always", "starts", "candidates")
 
 AGAIN = "make it again by `multihead shortlist`"
@@ -124,28 +125,31 @@ def shortlist(
     data: str | Path | None = None,
     always: int = 1024,
     candidates: int = 40,
+    languages: Languages | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Make the shortlist of a model and store it in its folder, replacing an earlier one.
 
     Args:
-        model: a run or a model folder.
+        model: a run or a model folder, or one of another program.
         data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
         always: number of most frequent target symbols that every translation may contain.
         candidates: number of translations of each source symbol.
+        languages: source and target, for a model of another program that has several.
         say: called with a line about its size.
 
     Returns:
         The file.
 
     Raises:
-        ConfigurationError: impossible numbers; pairs in other subwords, or none.
+        ConfigurationError: impossible numbers; pairs in other subwords, or none; a language of a model with several is
+            not named.
         FormatError: not a model.
     """
     if always < 1 or candidates < 0:
         raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
     folder = locate(Path(model))
-    bundle = load_bundle(folder)
+    bundle = load_bundle(folder, languages=languages)
     pairs = open_pairs(Path(data or model), bundle)
     if not len(pairs):
         raise ConfigurationError(f"{Path(data or model) / 'data' / 'train'}: holds no pairs")

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multihead.bundle import Bundle, load_bundle, locate, model_digest
+from multihead.bundle import Bundle, load_bundle, locate, model_digests
 from multihead.configuration import build, require_device
 from multihead.data.order import batches_by_tokens
 from multihead.decoding.hypothesis import Hypothesis
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from multihead.decoding.shortlist import Shortlist
     from multihead.decoding.stepper import Stepper
     from multihead.models.network import Network
+    from multihead.text.terms import Terms
     from multihead.translating.attention import AttentionMap
     from multihead.translating.datastore import Datastore
 
@@ -222,11 +223,11 @@ class Translator:
 
         if self.folder is None:
             raise ConfigurationError("a datastore belongs to the model of a folder: load the translator from there")
-        joined, digest = copy(self), model_digest(locate(self.folder))
+        joined, digests = copy(self), model_digests(locate(self.folder))
         if isinstance(datastore, str | Path):
-            joined.datastore = read(Path(datastore), digest)
+            joined.datastore = read(Path(datastore), *digests)
         else:
-            check_model(datastore.model, digest, "the datastore")
+            check_model(datastore.model, digests, "the datastore")
             joined.datastore = datastore
         joined._find_engine(self._own, Constraints())
         return joined
@@ -476,7 +477,8 @@ class Translator:
         work = [index for index, text in enumerate(request.texts) if text.strip()]
         if progress is not None and len(work) < len(results):
             progress(len(results) - len(work))
-        encoded = self.bundle.source_tokenizer.encode_batch(self._read(request, work))
+        read = self.annotated([request.texts[place] for place in work], request.terms)
+        encoded = self.bundle.source_tokenizer.encode_batch(read)
         lengths = [len(ids) + 1 for ids in encoded]
         if constraints.prefixes or constraints.phrases:
             limits: list[int | None] = [None] * len(results)
@@ -502,14 +504,17 @@ class Translator:
                 progress(len(group))
         return results
 
-    def _read(self, request: TranslationRequest, places: Sequence[int]) -> list[str]:
-        """What the network reads of some texts: with the terms of the request."""
-        texts = [request.texts[place] for place in places]
-        if request.terms is None:
-            return texts
+    def annotated(self, texts: Sequence[str], terms: Terms | None) -> list[str]:
+        """The texts as the network reads them: with the terms of a request, if it has any.
+
+        Raises:
+            ConfigurationError: the model was trained without terms.
+        """
+        if terms is None:
+            return list(texts)
         from multihead.text.terms import for_sources
 
-        return list(map(for_sources(request.terms, self.bundle.source_tokenizer).annotate, texts))
+        return list(map(for_sources(terms, self.bundle.source_tokenizer).annotate, texts))
 
     def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> CompiledSearch | None:
         """The compiled search, if it supports what is asked for.

@@ -47,11 +47,12 @@ def test_model_and_tokenizer_of_the_package_are_ours(make_parts: MakeParts, tmp_
     whole = open_folder(tmp_path, parts, "float32")
 
     class WithoutTexts:
-        name, version = whole.name, whole.version
+        name, version, positions = whole.name, whole.version, whole.positions
         rules, encode, decode, score, translate = whole.rules, whole.encode, whole.decode, whole.score, whole.translate
 
     found = certify(parts, WithoutTexts(), Terms("argos", LINES, 2))
     assert found.state == "passed", found.reason
+    assert found.scores is not None
     assert found.texts is None
 
 

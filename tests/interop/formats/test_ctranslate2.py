@@ -19,6 +19,7 @@ from multihead.decoding.search import Search
 from multihead.errors import MissingDependencyError
 from multihead.interop.certificate import Terms, certify
 from multihead.interop.formats import ctranslate2 as format
+from multihead.interop.formats.ctranslate2_card import readme
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
@@ -121,6 +122,22 @@ def test_the_example_of_the_card_translates_as_we_do(
     rules = Rules(search, parts.target_tokenizer.forbidden_in_output, unfinished_compete=True)
     assert printed.getvalue().count("\n") == 3
     assert printed.getvalue().splitlines() == ours.decode(ours.translate(sources, rules))
+
+
+def test_another_length_penalty_is_not_given_out_as_theirs(make_parts: MakeParts, tmp_path: Path) -> None:
+    def card(**search: Any) -> str:
+        return readme(replace(make_parts(), generation=Search(**search)), "float32", format.POSITIONS)
+
+    assert card(alpha=0.0, length_penalty="wu") == card(alpha=0.0)
+    assert "length_penalty=0.6," in card(alpha=0.6)
+    assert "length_penalty=" not in card(alpha=0.6, length_penalty="wu")
+    assert "divides by ((5 + |y|) / 6)^0.6" in card(alpha=0.6, length_penalty="wu")
+    format.write(make_parts(), tmp_path, "float32")
+    runtime = open_folder(tmp_path, make_parts(), "float32")
+    usual, other = (runtime.rules(Search(alpha=0.6, length_penalty=form)) for form in ("power", "wu"))
+    assert usual.search == other.search
+    assert "((5 + |y|) / 6)^alpha" in other.differences[0]
+    assert other.differences[1:] == usual.differences
 
 
 def test_without_the_package_the_error_names_it(

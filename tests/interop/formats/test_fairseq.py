@@ -19,6 +19,7 @@ from multihead.errors import FormatError
 from multihead.interop.formats import fairseq
 from multihead.interop.formats.opening import read_foreign
 from multihead.interop.formats.parts import Languages
+from multihead.text.sentencepiece import SentencePieceTokenizer
 
 WIDTH, INNER = 8, 12
 WORDS = ["the", "low@@", "er", "l@@", "o@@", "w", "house", "e@@", "r", "w@@"]
@@ -214,6 +215,33 @@ def test_a_sentencepiece_model_gives_the_pieces(model: Path, foreign: Any) -> No
         assert tokenizer.encode(line) == [known.get(piece, 3) for piece in processor.encode(line, out_type=str)]
 
 
+def test_the_file_that_the_options_name_comes_first(model: Path, foreigners: Any, foreign: Any) -> None:
+    """By the last part of its path; a file of any other name is no substitute."""
+    weights = foreigners.random_weights(shapes(foreigners, OPTIONS))
+    write(model, weights, OPTIONS | {"bpe": "subword_nmt", "bpe_codes": "/x/codes.30000"})
+    (model / "a.codes").write_text("#version: 0.2\nw e\n", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"is missing: expected codes\.30000 or bpecodes or code"):
+        read_foreign(model, Languages())
+    (model / "bpecodes").write_text("#version: 0.2\nw e\n", encoding="utf-8")
+    (model / "codes.30000").write_text("#version: 0.2\nl o\ne r</w>\nlo w\n", encoding="utf-8")
+    tokenizer = read_foreign(model, Languages()).source_tokenizer
+    assert tokenizer.pieces(tokenizer.encode("lower low")) == ["low@@", "er", "<unk>", "w"]
+    (model / "a.model").write_bytes(foreign.pieces.target)
+    for option, named in (("sentencepiece_model", "joint.model"), ("sentencepiece_vocab", "joint[1].model")):
+        write(model, weights, OPTIONS | {"bpe": "sentencepiece", option: f"/x/{named}"})
+        with pytest.raises(FormatError, match="the SentencePiece model is missing: expected joint"):
+            read_foreign(model, Languages())
+        (model / named).write_bytes(foreign.pieces.joint)
+        pair = read_foreign(model, Languages())
+        for side in (pair.source_tokenizer, pair.target_tokenizer):
+            assert isinstance(side, SentencePieceTokenizer)
+            assert side.model == foreign.pieces.joint
+    write(model, weights, OPTIONS | {"bpe": "sentencepiece", "sentencepiece_model": "???"})  # not set
+    unnamed = read_foreign(model, Languages()).source_tokenizer
+    assert isinstance(unnamed, SentencePieceTokenizer)
+    assert unnamed.model == foreign.pieces.target  # a.model
+
+
 def test_moses_tokenizes_where_the_options_say_so(model: Path, foreigners: Any) -> None:
     write(model, foreigners.random_weights(shapes(foreigners, OPTIONS)), OPTIONS | {"tokenizer": "moses"})
     (model / "dict.de.txt").write_text("".join(f"{word} 1\n" for word in ["the", ".", *WORDS[2:]]), encoding="utf-8")
@@ -234,6 +262,7 @@ def test_moses_tokenizes_where_the_options_say_so(model: Path, foreigners: Any) 
         ({"decoder_attention_heads": 4}, "encoder_attention_heads is 2 and decoder_attention_heads is 4"),
         ({"encoder_normalize_before": True}, "encoder_normalize_before is True"),
         ({"task": "translation_lev"}, "task 'translation_lev'; multihead reads those of 'translation'"),
+        ({"tokenizer": "nltk"}, "fairseq's tokenizer 'nltk' first; multihead reads models of 'moses', 'space'"),
         ({"bpe": "gpt2"}, "a vocabulary of 'gpt2'; multihead reads those of sentencepiece"),
         ({"bpe": "sentencepiece"}, "the SentencePiece model is missing: expected sentencepiece.bpe.model or"),
     ],

@@ -82,6 +82,26 @@ def test_tokens_and_logits_are_theirs(foreign: Any, both_sides: Any, fsmt: tuple
     assert sides.parts.config.inner == 32
 
 
+def test_the_search_is_that_of_the_folder(fsmt: tuple[Any, Path], tmp_path: Path) -> None:
+    """Of generation_config.json, then of config.json, then of their class."""
+    for path in fsmt[1].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    names = ("num_beams", "length_penalty", "max_length")
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    plain = {name: value for name, value in config.items() if name not in names}
+    usual = [5, 1.0, 200]  # of FSMTConfig
+    for old, new, expected in (
+        ({}, {}, usual),
+        (dict.fromkeys(names[:2]), {}, usual),
+        ({"num_beams": 3, "length_penalty": 0.4}, {}, [3, 0.4, 200]),
+        ({"num_beams": 3}, {"num_beams": 10, "length_penalty": 1.1, "max_length": 90}, [10, 1.1, 90]),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(plain | old), encoding="utf-8")
+        (tmp_path / "generation_config.json").write_text(json.dumps(new), encoding="utf-8")
+        search = read_foreign(tmp_path, Languages()).generation
+        assert [search.beam, search.alpha, (search.max_length or 0) + 1] == expected  # theirs counts the begin symbol
+
+
 @fsmt_positions
 def test_an_import_is_certified_by_transformers(foreign: Any, fsmt: tuple[Any, Path], tmp_path: Path) -> None:
     lines = tmp_path / "lines.de"

@@ -16,9 +16,11 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
+from multihead.bundle import load_bundle
 from multihead.errors import FormatError
 from multihead.interop.formats.opening import read_foreign
 from multihead.interop.formats.parts import Languages
+from multihead.interop.importing import ImportOptions, import_model
 from multihead.text.preparation import PreparedTokenizer
 
 WIDTH, INNER = 8, 12
@@ -125,6 +127,16 @@ def test_the_network_is_the_documented_one(
     parts = foreigners.compare(tmp_path, Written(foreigners, weights, pre, scale, function))
     assert (parts.source_language, parts.target_language) == ("de", "en")
     assert (parts.generation.beam, parts.generation.alpha, parts.generation.length_penalty) == (5, 0.6, "wu")
+
+
+def test_an_import_keeps_the_search(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    folder = tmp_path / "joey"
+    folder.mkdir()
+    write(folder, weights, {}, {})
+    import_model(folder, tmp_path / "model", ImportOptions(certificate=False), say=lambda _: None)
+    found = load_bundle(tmp_path / "model").generation
+    assert found == load_bundle(folder).generation
+    assert found.length_penalty == "wu"
 
 
 def test_shared_matrices_are_tied(tmp_path: Path, foreigners: Any, weights: dict[str, Tensor]) -> None:

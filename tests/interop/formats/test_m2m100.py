@@ -81,6 +81,22 @@ def test_languages_must_be_named_unless_the_folder_forces_one(foreign, tmp_path)
     assert opening.read_foreign(tmp_path, Languages("de")).target_tokenizer.prefix == expected
 
 
+@pytest.mark.parametrize(
+    ("family", "languages"), [("m2m100", ("de", "en")), ("mbart50", ("de_DE", "en_XX")), ("marian", (None, None))]
+)
+def test_settings_that_are_not_there_are_as_in_their_class(foreign, tmp_path, family, languages):
+    from transformers import AutoConfig
+
+    getattr(foreign, family)(tmp_path, dropout=0.3)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    unsaid = ("scale_embedding", "attention_dropout", "dropout")
+    path.write_text(json.dumps({name: value for name, value in config.items() if name not in unsaid}))
+    theirs, ours = AutoConfig.from_pretrained(tmp_path), opening.read_foreign(tmp_path, Languages(*languages)).config
+    assert (ours.embedding_scale == "embedding") == theirs.scale_embedding == (family == "m2m100")
+    assert (ours.dropout, ours.attention_dropout) == (theirs.dropout, theirs.attention_dropout)
+
+
 def test_missing_vocabularies_are_refused(foreign, tmp_path):
     foreign.m2m100(tmp_path)
     (tmp_path / "sentencepiece.bpe.model").unlink()

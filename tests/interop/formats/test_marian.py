@@ -92,7 +92,22 @@ def test_search_settings_are_read(foreign, tmp_path):
         json.dumps(json.loads(path.read_text()) | {"num_beams": 6, "length_penalty": 0.6, "max_length": 200})
     )
     search = opening.read_foreign(tmp_path, Languages()).generation
-    assert (search.beam, search.alpha, search.max_length) == (6, 0.6, 199)
+    assert (search.beam, search.alpha, search.min_length, search.max_length) == (6, 0.6, 0, 199)
+
+
+def test_lengths_count_the_begin_symbol_unless_they_are_of_new_tokens(foreign, tmp_path):
+    foreign.marian(tmp_path)
+    path = tmp_path / "generation_config.json"
+    written = json.loads(path.read_text())
+    for lengths, expected in (
+        ({"min_length": 0, "max_length": 30}, (0, 29)),
+        ({"min_length": 1, "max_length": 30}, (0, 29)),
+        ({"min_length": 3, "max_length": 30}, (2, 29)),
+        ({"min_length": 3, "max_length": 30, "min_new_tokens": 5, "max_new_tokens": 50}, (5, 50)),
+    ):
+        path.write_text(json.dumps(written | lengths))
+        search = opening.read_foreign(tmp_path, Languages()).generation
+        assert (search.min_length, search.max_length) == expected
 
 
 def test_search_settings_in_config_json_are_read_as_older_folders_have_them(foreign, tmp_path):

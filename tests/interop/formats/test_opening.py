@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -12,8 +13,16 @@ from typing import Any
 import pytest
 from torch import nn
 
-from multihead.bundle import load_bundle, model_digest, weights_digest
+from multihead.bundle import (
+    SHORTLIST,
+    load_bundle,
+    model_digest,
+    model_digests,
+    weights_digest,
+    weights_digests,
+)
 from multihead.errors import FormatError, MultiheadError
+from multihead.files import sha256_of
 from multihead.interop.formats import opening
 from multihead.interop.formats.opening import FORMATS, read_foreign, recognize
 from multihead.interop.formats.parts import Languages
@@ -103,6 +112,31 @@ def test_the_digest_of_a_folder_covers_the_folders_in_it(eole: Path) -> None:
     (eole / "target_tokenizer" / "vocab.json").write_text("[]")
     assert len({before[17:], between[:16], weights_digest(eole)[:16]}) == 3
     assert model_digest(eole)[:16] == before[:16]
+
+
+def of_all_files(folder: Path) -> str:
+    """The digest that multihead recorded up to version 0.6."""
+    files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+    return hashlib.sha256("".join(files[name] for name in sorted(files)).encode()).hexdigest()
+
+
+def test_the_digest_of_a_folder_is_of_the_files_that_readers_may_open(eole: Path) -> None:
+    """Not of a shortlist, of notes, of what version control and downloads keep, or of drafts."""
+    weights, model = weights_digest(eole), model_digest(eole)
+    assert weights_digests(eole) == [weights] == [of_all_files(eole)]
+    assert model_digests(eole) == [model]
+    git, download = ".git/objects/pack/model.bin", ".cache/huggingface/download/config.json.metadata"
+    for name in (SHORTLIST, f".{SHORTLIST}.unfinished-12", "README.md", ".gitattributes", git, download):
+        (eole / name).parent.mkdir(parents=True, exist_ok=True)
+        (eole / name).write_text(name, encoding="utf-8")
+        assert weights_digests(eole) == [weights, of_all_files(eole)]
+        assert model_digests(eole) == [model, f"{model[:16]}-{of_all_files(eole)[:16]}"]
+    found = {weights}
+    for name in ("model.01.safetensors", "notes.md", ".codes", "._model.pt", "target_tokenizer/vocab.txt", "README"):
+        (eole / name).parent.mkdir(exist_ok=True)
+        (eole / name).write_text(name, encoding="utf-8")
+        found.add(weights_digest(eole))
+    assert len(found) == 7
 
 
 def test_a_folder_without_config_json_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

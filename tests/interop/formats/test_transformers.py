@@ -16,9 +16,13 @@ from versions import SURPLUS_TOKENS, searched_vocabulary
 
 from multihead.decoding.search import Search
 from multihead.interop.certificate import Terms, certify
+from multihead.interop.formats import onnx
 from multihead.interop.formats import transformers as format_
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.opening import read_foreign
+from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.lines import Lines
+from multihead.interop.our_side import OurSide
+from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.transformers import TransformersRuntime, open_folder
 
 MakeParts = Callable[..., TranslatorParts]
@@ -139,6 +143,39 @@ def test_the_code_of_the_card(
 def test_what_no_class_carries_is_named(make_parts: MakeParts, settings: dict[str, Any], reason: str) -> None:
     (found,) = format_.refusals(make_parts(**settings))
     assert reason in found
+
+
+def test_another_length_penalty_is_refused_where_it_matters(make_parts: MakeParts) -> None:
+    parts = make_parts()
+    for alpha, reasons in ((0.6, ["divides by ((5 + |y|) / 6)^0.6"]), (0.0, [])):
+        other = replace(parts, generation=Search(alpha=alpha, length_penalty="wu"))
+        for found in (format_.refusals(other), onnx.refusals(other)):
+            assert len(found) == len(reasons)
+            assert all(reason in one for reason, one in zip(reasons, found, strict=True))
+
+
+def test_the_search_comes_back(tmp_path: Path, make_parts: MakeParts) -> None:
+    """Lengths there count the begin symbol, too."""
+    for place, lengths in enumerate(((0, 2), (1, 9), (5, 30))):
+        search = Search(beam=2, alpha=0.6, min_length=lengths[0], max_length=lengths[1])
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        format_.write(replace(make_parts(), generation=search), folder)
+        assert read_foreign(folder, Languages()).generation == search
+
+
+def test_the_shortest_translation_is_ours(tmp_path: Path, make_parts: MakeParts) -> None:
+    """Of a model that would end at once."""
+    parts = make_parts(norm="post", output_bias=True)
+    bias = parts.weights["output.bias"].detach().clone()
+    bias[parts.target_tokenizer.eos_id] = 100.0
+    search = Search(beam=1, min_length=3, max_length=9)
+    parts = replace(parts, weights={**parts.weights, "output.bias": bias}, generation=search)
+    format_.write(parts, tmp_path)
+    (row,) = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(torch.tensor([[270, 280, 3]])).tolist()
+    expected = OurSide(parts).translate([[270, 280, 3]], Rules(search, parts.target_tokenizer.forbidden_in_output))
+    assert [row[1:]] == expected
+    assert len(expected[0]) == 3 + 1
 
 
 def test_the_output_bias_of_entries_that_do_not_exist(tmp_path: Path, make_parts: MakeParts) -> None:

@@ -468,6 +468,8 @@ def test_the_commands_that_use_it(call: Call, tiny: Path, tmp_path: Path, traine
         (["score", "RUN", "--target", "bad"], "bad:1: 1 of 1 lines are not valid UTF-8"),
         (["score", "RUN", "--target-language", "de"], "--target-language: is for translators"),
         (["evaluate", "RUN", "--target", "empty"], "empty: is empty"),
+        (["evaluate", "RUN", "--target", "blank"], "blank: every line is empty: there is nothing to evaluate"),
+        (["evaluate", "RUN", "--target", "blank", "--json"], "blank: every line is empty"),
         (["evaluate", "RUN", "--target", "bad", "--beam", "3"], "--beam: is for translators"),
         (["evaluate", "TRANSLATOR", "--target", "bad"], "--source is missing: only a language model"),
         (["score", "TRANSLATOR", "--target", "bad"], "--source is missing"),
@@ -479,6 +481,7 @@ def test_what_the_commands_refuse(
     monkeypatch.chdir(tmp_path)
     Path("bad").write_bytes(b"\xff\n")
     Path("empty").write_bytes(b"")
+    Path("blank").write_bytes(b"\n \n")
     ended = call(*({"RUN": tiny, "TRANSLATOR": trained}.get(word, word) for word in words), given=b"\xff\n")
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, b"", 1), ended.err
     assert said in ended.err

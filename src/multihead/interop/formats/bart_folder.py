@@ -80,7 +80,7 @@ def read_settings(
 
     Args:
         folder: for messages.
-        config: content of config.json.
+        config: content of config.json; where it says nothing, the defaults are those of BART, Marian, mBART, Pegasus.
         tensors: the weights, which say what is tied.
         fixed: fields that the kind of model fixes: norm, positions.
 
@@ -222,19 +222,26 @@ def our_weights(
 def read_search(folder: Path, config: Mapping[str, Any]) -> Search:
     """The settings of search that a folder names, and ours for the others.
 
-    ``length_penalty`` is alpha; ``max_length`` counts the begin symbol, which we do not.
+    ``length_penalty`` is alpha. ``max_length`` and ``min_length`` count the begin symbol, which we do not;
+    ``max_new_tokens`` and ``min_new_tokens``, which go before them, do not either.
 
     Raises:
         FormatError: a setting is damaged.
     """
     given = generation_settings(folder, config)
     values: dict[str, Any] = {}
-    for ours, theirs in (("beam", "num_beams"), ("alpha", "length_penalty")):
+    for ours, theirs in (
+        ("beam", "num_beams"),
+        ("alpha", "length_penalty"),
+        ("max_length", "max_new_tokens"),
+        ("min_length", "min_new_tokens"),
+    ):
         if given.get(theirs) is not None:
             values[ours] = given[theirs]
-    longest = given.get("max_length")
-    if isinstance(longest, int) and longest > 1:
-        values["max_length"] = longest - 1
+    for name in ("max_length", "min_length"):
+        length = given.get(name)
+        if name not in values and isinstance(length, int) and length > 1:
+            values[name] = length - 1
     return parse_settings(Search, values, folder / GENERATION)
 
 

@@ -54,6 +54,13 @@ def readme(parts: TranslatorParts, quantization: str, positions: int) -> str:
         if pieces
         else "target.decode([target.token_to_id(token) for token in tokens])"
     )
+    alpha = f"    length_penalty={search.alpha},\n" if search.divides_by_power else ""
+    other = (
+        ""
+        if search.divides_by_power
+        else f"The model's own search divides by ((5 + |y|) / 6)^{search.alpha:g} (Wu et al. 2016), CTranslate2 by "
+        "|y|^`length_penalty`, by default 1, whose best value must be found on a text of its own.\n"
+    )
     return (
         f"# Translator for CTranslate2, {languages}\n\n{parts.config.summary}; weights in {quantization}.\n\n"
         f"```python\nimport ctranslate2\nimport {library}\n\n"
@@ -63,9 +70,9 @@ def readme(parts: TranslatorParts, quantization: str, positions: int) -> str:
         "results = translator.translate_batch(\n"
         f"    [{f'{first} + ' if first else ''}{cut} for text in texts],\n"
         + (f"    target_prefix=[{forced}] * len(texts),\n" if forced else "")
-        + f"    beam_size={search.beam},\n    length_penalty={search.alpha},\n    disable_unk=True,\n"
-        f"    suppress_sequences={never},\n)\n"
+        + f"    beam_size={search.beam},\n{alpha}    disable_unk=True,\n    suppress_sequences={never},\n)\n"
         "for result in results:\n"
         f"    tokens = result.hypotheses[0]{f'[{len(forced)}:]' if forced else ''}\n    print({show})\n```\n\n"
         f"The model has {positions:,} positions: keep `max_input_length` and `max_decoding_length` at that or below.\n"
+        f"{other}"
     )

@@ -6,15 +6,16 @@
     bpecodes               or code, bpe.codes: codes of fastBPE or subword-nmt
     sentencepiece.bpe.model, or spm.model: a SentencePiece model
 
-Without codes and model, texts must be cut as the training text was. fairseq starts the decoder with the end symbol; its
-positions start at 2 and are sines, then cosines; learned ones have two unused rows in front. Text is Moses-tokenized if
-the options name that tokenizer.
+Codes and model may also have the name that the options give them. Without codes and model, texts must be cut as the
+training text was. fairseq starts the decoder with the end symbol; its positions start at 2 and are sines, then cosines;
+learned ones have two unused rows in front. Text is Moses-tokenized if the options name that tokenizer.
 """
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,12 @@ from multihead.text.word_pieces import WordPieceTokenizer
 _CHECKPOINTS = ("checkpoint_best.pt", "model.pt", "checkpoint_last.pt", "model1.pt")
 _CODES = ("bpecodes", "code", "codes", "bpe.codes", "bpe.code", "*.codes")
 _MODELS = ("sentencepiece.bpe.model", "sentencepiece.model", "spm.model", "*.spm", "*.model")
+_OPTIONS_OF_CODES = ("bpe_codes",)
+_OPTIONS_OF_MODELS = ("sentencepiece_model", "sentencepiece_vocab")
+"""Options with the path of such a file; the last one is that of fairseq 0.9."""
+_NOT_SET = "???"
+"""What fairseq keeps for an option that has no value."""
+_BPE = ("sentencepiece", "subword_nmt", "fastbpe")
 _SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 _IDS = SpecialIds(pad=1, unk=3, bos=2, eos=2)
 _FIRST_POSITION = 2
@@ -140,6 +147,12 @@ class _Settings:
         for name, what in _REFUSED.items():
             if self.get(name):
                 raise FormatError(f"{path}: the model has {what}, which multihead does not read")
+        tokenizer = self.tokenizer.get("_name")
+        if tokenizer not in (None, "space", "moses"):
+            raise FormatError(
+                f"{path}: text is cut by fairseq's tokenizer '{tokenizer}' first; multihead reads models of 'moses', "
+                "'space', or none"
+            )
 
 
 def network(
@@ -287,15 +300,11 @@ def _languages(folder: Path, settings: _Settings, languages: Languages) -> tuple
 def _tokenizer(folder: Path, language: str, settings: _Settings) -> Tokenizer:
     vocabulary = _dictionary(folder / f"dict.{language}.txt")
     kind = settings.bpe.get("_name")
-    named = {
-        "sentencepiece": ("sentencepiece_model", _MODELS),
-        "subword_nmt": ("bpe_codes", _CODES),
-        "fastbpe": ("bpe_codes", _CODES),
-    }
-    if kind is not None and kind not in named:
-        raise FormatError(f"{folder}: a vocabulary of '{kind}'; multihead reads those of {', '.join(named)}")
-    model = find(folder, _MODELS, "the SentencePiece model", optional=kind != "sentencepiece")
-    codes = find(folder, _CODES, "the codes of the byte-pair encoding", optional=kind in (None, "sentencepiece"))
+    if kind is not None and kind not in _BPE:
+        raise FormatError(f"{folder}: a vocabulary of '{kind}'; multihead reads those of {', '.join(_BPE)}")
+    models, lists = _expected(settings, _OPTIONS_OF_MODELS, _MODELS), _expected(settings, _OPTIONS_OF_CODES, _CODES)
+    model = find(folder, models, "the SentencePiece model", optional=kind != "sentencepiece")
+    codes = find(folder, lists, "the codes of the byte-pair encoding", optional=kind in (None, "sentencepiece"))
     inner: Tokenizer
     if kind == "sentencepiece" or (kind is None and codes is None and model is not None):
         assert model is not None
@@ -313,6 +322,16 @@ def _tokenizer(folder: Path, language: str, settings: _Settings) -> Tokenizer:
         escape=not settings.tokenizer.get("moses_no_escape", False),
     )
     return PreparedTokenizer(inner, preparation)
+
+
+def _expected(settings: _Settings, names: Sequence[str], usual: Sequence[str]) -> Sequence[str]:
+    """The names of a file: the last part of the path that one of the options ``names`` has, then the usual ones.
+
+    A file of another name is taken only where no option has a path.
+    """
+    paths = [Path(str(settings.bpe[name])) for name in names if settings.bpe.get(name) not in (None, _NOT_SET)]
+    named = [glob.escape(path.name) for path in paths if path.name]
+    return (*named, *(name for name in usual if "*" not in name)) if named else usual
 
 
 def _dictionary(path: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Reads FSMT folders: fairseq's WMT19 models in `transformers`.
 
     config.json               settings of the network: sizes of both sides, no norm after the last layers
+    generation_config.json    settings of search; older folders have them in config.json
     model.safetensors         the weights under fairseq's names, or pytorch_model.bin
     vocab-src.json            the id of each piece; ``</w>`` ends a piece that ends its word
     vocab-tgt.json
@@ -17,9 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multihead.decoding.search import Search
 from multihead.errors import FormatError
-from multihead.interop.formats.bart_folder import model_type
+from multihead.interop.formats.bart_folder import model_type, read_search
 from multihead.interop.formats.fairseq import network
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.pieces import read_lines
@@ -32,6 +32,8 @@ from multihead.text.subword_nmt.segmenting import SEPARATOR
 from multihead.text.word_pieces import WordPieceTokenizer
 
 _SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+_SEARCH = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}
+"""The settings of search of a folder that does not name them."""
 
 
 def recognizes(folder: Path) -> bool:
@@ -67,7 +69,7 @@ def read(folder: Path, _languages: Languages) -> TranslatorParts:
         _tokenizer(folder, "vocab-src.json", config, languages),
         _tokenizer(folder, "vocab-tgt.json", config, languages),
     )
-    search = Search(beam=int(config.get("num_beams") or 5), alpha=float(config.get("length_penalty", 1.0)))
+    search = read_search(folder, _SEARCH | config)
     source, target = map(str, languages)
     return TranslatorParts(settings, found, *pair, search, source, target)
 

@@ -25,6 +25,9 @@ _CODES = """
 _LISTS = {"m2m100": _CODES.split(), "wmt21": ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]}
 """The languages of each list that tokenizer_config.json can name, in the order of their ids."""
 
+_DEFAULTS = {"scale_embedding": True, "attention_dropout": 0.1}
+"""What their settings are where config.json does not say, unlike those of the other models of `bart_folder`."""
+
 _CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast", "TokenizersBackend", "PreTrainedTokenizerFast")
 
 
@@ -53,7 +56,7 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
     bart_folder.refuse(folder, config, {"pad_token_id": (1,)})
     bart_folder.refuse(folder, written, {"legacy_behaviour": (False,)}, "tokenizer_config.json")
     tensors = read_weights(folder)
-    settings = bart_folder.read_settings(folder, config, tensors, norm="pre", sinusoid="fairseq")
+    settings = bart_folder.read_settings(folder, _DEFAULTS | config, tensors, norm="pre", sinusoid="fairseq")
     listed = str(written.get("language_codes", "m2m100"))
     if listed not in _LISTS:
         raise FormatError(f"{folder}: language_codes is {listed!r}; this multihead knows {' and '.join(_LISTS)}")

@@ -28,7 +28,7 @@ from multihead.files import write_errors
 from multihead.interop.formats import equivalent, transformers
 from multihead.interop.formats.onnx_graph import OPSET, Graph, import_onnx
 from multihead.interop.formats.onnx_network import decoder_graph, encoder_graph
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.parts import TranslatorParts, search_refusals
 
 QUANTIZATIONS = ("float32", "int8")
 
@@ -41,7 +41,8 @@ _MARIAN = transformers.Layout("marian", "MarianMTModel", has_table=False)
 
 def refusals(parts: TranslatorParts) -> list[str]:
     """What the graphs or the programs that load them cannot carry; empty if they carry everything."""
-    return transformers.attention_refusals(parts.config, rotary=True) + transformers.tokenizer_refusals(parts)
+    reasons = transformers.attention_refusals(parts.config, rotary=True) + search_refusals(parts.generation)
+    return reasons + transformers.tokenizer_refusals(parts)
 
 
 def file_name(name: str, quantization: str) -> str:

@@ -23,7 +23,7 @@ from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.user_symbols import SymbolTokenizer
 
-__all__ = ["Languages", "TranslatorParts", "network_refusals"]
+__all__ = ["Languages", "TranslatorParts", "network_refusals", "search_refusals"]
 
 
 def network_refusals(config: TransformerConfig, *, rotary: bool = False, native: bool = False) -> list[str]:
@@ -71,6 +71,16 @@ def _kind_of(tokenizer: Tokenizer) -> str:
     if isinstance(inner, SymbolTokenizer):
         return "with user-defined symbols"
     return f"of the kind {type(tokenizer).__name__}"
+
+
+def search_refusals(search: Search) -> list[str]:
+    """What a search may have that a format with settings of a search lacks: another length penalty than |y|^alpha."""
+    if search.divides_by_power:
+        return []
+    return [
+        f"a search that divides by ((5 + |y|) / 6)^{search.alpha:g} (Wu et al. 2016), where this format has |y|^alpha: "
+        "add --length-penalty power, and an --alpha for it, as the best alpha of one form is not that of the other"
+    ]
 
 
 @dataclass(frozen=True)

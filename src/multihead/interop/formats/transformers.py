@@ -32,7 +32,7 @@ from torch import Tensor
 
 from multihead.files import write_errors, write_tensors
 from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, tokenizer_json
-from multihead.interop.formats.parts import TranslatorParts, network_refusals, refused_tokenizers
+from multihead.interop.formats.parts import TranslatorParts, network_refusals, refused_tokenizers, search_refusals
 from multihead.interop.formats.tokenizer_json import write_json
 from multihead.models.config import TransformerConfig
 from multihead.models.stack_config import GATED
@@ -105,6 +105,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons.append(f"{kind} positions with post-norm and without embedding_norm, which Marian does not keep")
     elif layout.model_type == "marian" and config.sinusoid not in ("interleaved", "halves"):
         reasons.append(f"positions of the kind '{config.sinusoid}' with post-norm and without embedding_norm")
+    reasons += search_refusals(parts.generation)
     return reasons + ([] if _has_marian_files(parts) else tokenizer_refusals(parts))
 
 
@@ -237,7 +238,8 @@ def generation_of(parts: TranslatorParts) -> dict[str, Any]:
     """The content of generation_config.json: our search, as far as ``generate`` has it.
 
     ``early_stopping`` False is our stopping rule 'ahead'. 'never' is the exact rule, but it needs a limit that grows
-    with the source, as ours does: without one, it searches every sentence to the last position.
+    with the source, as ours does: without one, it searches every sentence to the last position. ``max_length`` and
+    ``min_length`` count the begin symbol, which ours do not.
     """
     search, target, longest = parts.generation, parts.target_tokenizer, longest_of(parts.config)
     return {
@@ -245,7 +247,7 @@ def generation_of(parts: TranslatorParts) -> dict[str, Any]:
         "length_penalty": search.alpha,
         "early_stopping": False,
         "max_length": min((search.max_length or longest - 1) + 1, longest),
-        "min_length": search.min_length,
+        "min_length": search.min_length + 1 if search.min_length else 0,
         # generate refuses to force what it suppresses
         "suppress_tokens": [i for i in target.forbidden_in_output if i not in target.prefix],
         "pad_token_id": target.pad_id,

@@ -48,6 +48,10 @@ class TokenizerRuntime(Protocol):
 class Runtime(TokenizerRuntime, Protocol):
     """A program that runs a translation model."""
 
+    @property
+    def positions(self) -> int | None:
+        """The positions that the model has there, for a text with its end symbol; None if they have no end."""
+
     def rules(self, search: Search) -> Rules:
         """The rules of the program's search where it is asked for this beam, length penalty and ``max_length``."""
 
@@ -56,6 +60,11 @@ class Runtime(TokenizerRuntime, Protocol):
 
     def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
         """The best translation of each source; a beam of 1 is greedy search."""
+
+
+def positions_of(runtime: TokenizerRuntime) -> int | None:
+    """`Runtime.positions`; None also where only tokenizers, or engines with our rules, are compared."""
+    return runtime.positions if isinstance(runtime, Runtime) else None
 
 
 @runtime_checkable

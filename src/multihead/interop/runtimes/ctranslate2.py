@@ -14,6 +14,7 @@ import tokenizers
 
 from multihead.decoding.search import Search
 from multihead.errors import require_package
+from multihead.interop.formats.ctranslate2 import POSITIONS
 from multihead.interop.formats.ctranslate2_card import tokenizer_files
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
@@ -90,6 +91,7 @@ class CTranslate2Runtime:
         import ctranslate2
 
         self.version = version("ctranslate2")
+        self.positions = None if parts.config.positions == "rotary" else POSITIONS
         self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
         self._source, self._target = parts.source_tokenizer.vocabulary, parts.target_tokenizer.vocabulary
         self._ids = {name: i for i, name in enumerate(self._target)}
@@ -113,6 +115,7 @@ class CTranslate2Runtime:
 
     def rules(self, search: Search) -> Rules:
         """A search ends when as many hypotheses as the beam has are finished, or with alpha 0 when the best one is."""
+        form = "CTranslate2 divides by |y|^alpha, the model's own search by ((5 + |y|) / 6)^alpha (Wu et al. 2016)"
         return Rules(
             search.model_copy(
                 update={
@@ -123,6 +126,7 @@ class CTranslate2Runtime:
             ),
             unfinished_compete=True,
             differences=(
+                *(() if search.divides_by_power else (form,)),
                 "CTranslate2 stops when as many hypotheses as the beam has are finished (`patience=1`); multihead goes "
                 "on until no other one can score more",
                 "CTranslate2 may emit any token unless `disable_unk` and `suppress_sequences` forbid it, and then "

@@ -23,6 +23,7 @@ from multihead.decoding.task import SearchTask
 from multihead.errors import MultiheadError, require_package
 from multihead.interop.formats.onnx import ENCODER, FIRST, FOLDER, MERGED, WITH_PAST, file_name
 from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.transformers import longest_of
 from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.batches import batches, chosen, pad
 from multihead.interop.runtimes.onnx_integers import check_products, in_float32, with_products
@@ -134,6 +135,7 @@ class OnnxRuntime:
 
     def __init__(self, stepper: OnnxStepper, parts: TranslatorParts, integers: Path | None = None) -> None:
         self._stepper, self.version, self._integers = stepper, stepper.version, integers
+        self.positions = longest_of(parts.config)
         self._source, self._target = parts.source_tokenizer, parts.target_tokenizer
 
     def encode(self, texts: Sequence[str]) -> None:

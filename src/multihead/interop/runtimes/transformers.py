@@ -28,6 +28,9 @@ from multihead.text.sentencepiece import SentencePieceTokenizer
 _OF_LANGUAGES = ("MBart50Tokenizer", "NllbTokenizer")
 """Tokenizers that put a language before every text, of families whose usual tokenizer is another."""
 
+_TABLES = ("bart", "marian", "mbart", "pegasus")
+"""Kinds of models whose positions are a table; others compute as many as a text needs, or distances."""
+
 
 class TransformersRuntime:
     """A folder, loaded by ``transformers``.
@@ -61,6 +64,8 @@ class TransformersRuntime:
         load = transformers.AutoModelForSeq2SeqLM.from_pretrained
         with _without_progress_bar():
             self.model: Any = load(folder, dtype=torch.float32, local_files_only=True).eval()
+        config = self.model.config
+        self.positions: int | None = config.max_position_embeddings if config.model_type in _TABLES else None
         self._tokenizers: tuple[Any, Any] | None = None
         if with_tokenizers:
             target = folder / TARGET
@@ -91,9 +96,9 @@ class TransformersRuntime:
         """``generate`` follows our rules, except for hypotheses that reach the limit.
 
         Raises:
-            ConfigurationError: a length penalty of another form than the power of the length.
+            ConfigurationError: a length penalty of another form than the power of the length, as no export has it.
         """
-        if search.length_penalty != "power":
+        if not search.divides_by_power:
             raise ConfigurationError("transformers divides by a power of the length: take the length_penalty 'power'")
         return Rules(
             search.model_copy(update={"stopping": "exact"}),
