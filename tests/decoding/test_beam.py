@@ -14,7 +14,7 @@ from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.ranking import Ahead, Exact, Patience
 from multihead.decoding.scoring import force
-from multihead.decoding.search import Search, power, wu
+from multihead.decoding.search import Search, patience_count, power, wu
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, ShapeError
 
@@ -415,6 +415,12 @@ def test_patience_is_a_positive_number() -> None:
     for factor in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigurationError, match="patience must be a number above 0"):
             Patience(factor)
+
+
+def test_patience_waits_for_the_product_of_the_decimal_number_and_the_beam() -> None:
+    for beam in range(1, 65):
+        for tenths in range(1, 40):
+            assert patience_count(tenths / 10, beam) == -(-tenths * beam // 10)
 
 
 def test_the_penalty_of_wu_is_equation_14() -> None:

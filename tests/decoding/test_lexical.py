@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_phrases_that_fit_one_after_the_other_need_no_automaton(phrases: Sequenc
     assert (found <= most) == (exact <= most)
     assert found == exact or found <= most
     assert automaton(phrases).following.numel() <= table_size(phrases)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_phrases, st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 4))
+def test_after_some_symbols_phrases_fit_where_an_ending_of_that_length_has_them(
+    phrases: Sequences, before: list[int], most: int
+) -> None:
+    everything, endings = (1 << len(phrases)) - 1, itertools.product(WORDS, repeat=most)
+    fit = any(appeared((*before, *more), phrases) == everything for more in endings)
+    assert (fewest_symbols(phrases, most, before) <= most) == fit
 
 
 def test_many_long_phrases_take_a_moment() -> None:
@@ -149,6 +160,16 @@ def test_what_a_search_finds_anyway_is_found_in_the_same_way(toys: Any) -> None:
     assert found[0][0].tokens == (3, 4, 5, 3)
     assert contains(found[1][0].tokens, (5, 5))
     assert all(hypotheses[0].finished for hypotheses in found)
+
+
+def test_forced_symbols_take_room_from_phrases(toys: Any) -> None:
+    """A limit of four has the forced symbol, a phrase of two and the end; a limit of three is an error."""
+    symbols, stepper = replace(toys.symbols, forced=(3,)), toys.stepper(toys.random(1))
+    known = stepper, *toys.padded([(4,)]), [[[(4, 5)]]]
+    ((found,),) = lexical_beam_search(*known, SearchTask(symbols, max_lengths=4), Search(beam=4))
+    assert (found.tokens, found.finished) == ((3, 4, 5), True)
+    with pytest.raises(ConfigurationError, match="need 3 symbols"):
+        lexical_beam_search(*known, SearchTask(symbols, max_lengths=3), Search(beam=4))
 
 
 @pytest.mark.parametrize("beam", [4, 5, 8])

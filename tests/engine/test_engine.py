@@ -46,6 +46,7 @@ def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> Non
         (4, 4, {"alpha": 0.7}),
         (3, 1, {"stopping": "ahead", "penalty": wu}),
         (5, 2, {"stopping": "patience", "patience": 1.5, "alpha": 0.0}),
+        (10, 2, {"stopping": "patience", "patience": 1.1}),  # 1.1 * 10 > 11 in float64
     ):
         asked = {"max_lengths": limits, "min_lengths": least, "beam": beam, "n_best": n_best, **more}
         expected = beam_search(model, *drawn.padded(sources), *drawn.split(drawn.symbols, **asked))  # type: ignore[arg-type]

@@ -169,6 +169,8 @@ def test_what_cannot_be_asked(translator):
     ):
         with pytest.raises(ConfigurationError, match=said):
             translator.searching(**settings)
+    both = {"prefixes": ["one", *[""] * 4], "phrases": [["two"], *[[]] * 4]}
+    room = 1 + max(len(translator.bundle.target_tokenizer.encode(word)) for word in ("one", "two"))  # for one of them
     for given, error, said in (
         ({"prefixes": ["a"]}, InputError, "prefixes: expected one for each of 5 texts, got 1"),
         ({"phrases": [[]] * 4}, InputError, "phrases: expected one for each of 5 texts, got 4"),
@@ -177,6 +179,7 @@ def test_what_cannot_be_asked(translator):
         ({"phrases": [["a", ()], [], [], [], []]}, InputError, "text 1: a phrase .* no characters"),
         ({"prefixes": ["", "", "", "one two three", ""], "max_length": 3}, ConfigurationError, "text 4: its prefix"),
         ({"phrases": [[], [], ["one two three"], [], []], "max_length": 3}, ConfigurationError, "text 3: its phrases"),
+        (both | {"max_length": room}, ConfigurationError, "text 1: its prefix and phrases and the end symbol need"),
     ):
         with pytest.raises(error, match=said):
             translator.translate(TEXTS, **given)

@@ -97,18 +97,29 @@ def _distances(following: _Array, phrases: int) -> _Array:
     return needed
 
 
-def fewest_symbols(phrases: Sequence[Phrase], most: int) -> int:
-    """The minimum number of symbols in which all phrases appear; if it is at most ``most``, a number up to that.
+def fewest_symbols(phrases: Sequence[Phrase], most: int, before: Sequence[int] = ()) -> int:
+    """The minimum number of symbols until all phrases have appeared; if it is at most ``most``, a number up to that.
 
     The shortest alternatives one after the other are an upper bound. The automaton, which takes long with many phrases,
     is only made where that bound does not fit.
+
+    Args:
+        phrases: those of a sentence.
+        most: symbols for which there is room.
+        before: symbols that are written already, in which phrases may have appeared or begun.
 
     Raises:
         ConfigurationError: as `automaton`.
     """
     _checked(phrases)
     bound = sum(min(map(len, phrase)) for phrase in phrases)
-    return bound if bound <= most else int(automaton(phrases).needed[0])
+    if bound <= most:
+        return bound
+    own, state = automaton(phrases), 0
+    classes = {symbol: number for number, symbol in enumerate(own.alphabet, 1)}
+    for symbol in before:
+        state = int(own.following[state, classes.get(symbol, 0)])
+    return int(own.needed[state])
 
 
 def table_size(phrases: Sequence[Phrase]) -> int:
@@ -214,7 +225,7 @@ def _automata(phrases: Sequence[Sequence[Phrase]], limits: Int[Tensor, " batch"]
             )
         if min(own.alphabet, default=0) < 0:
             raise ConfigurationError(f"sentence {number}: symbols are ids counted from 0, got {own.alphabet[0]}")
-        needed = int(own.needed[0])
+        needed = len(symbols.forced) + int(own.needed[0])
         if needed >= limit:
             raise ConfigurationError(
                 f"sentence {number}: its phrases need {needed} symbols, which with the end symbol do not fit into a "

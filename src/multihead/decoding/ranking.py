@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.decoding.search import Search
+from multihead.decoding.search import Search, patience_count
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.platforms import widest_float
 
@@ -166,7 +166,7 @@ class Patience:
 
     def done(self, progress: Progress) -> Bool[Tensor, " parties"]:
         """True where this many have finished, and at least the n that are asked for."""
-        return (progress.finished >= self.factor * progress.beam) & (progress.settled > -float("inf"))
+        return (progress.finished >= patience_count(self.factor, progress.beam)) & (progress.settled > -float("inf"))
 
 
 def stopping_rule(search: Search) -> Stop:

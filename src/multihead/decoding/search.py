@@ -14,6 +14,7 @@ are compared by probability, which favors short ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -56,6 +57,11 @@ def power(length: int, alpha: float) -> float:
 def wu(length: int, alpha: float) -> float:
     """((5 + |y|) / 6) ** alpha: Wu et al. 2016, equation 14. It varies less than `power` among short hypotheses."""
     return float(((5 + length) / 6) ** alpha)
+
+
+def patience_count(patience: float, beam: int) -> int:
+    """The finished hypotheses that patience waits for: 11 with 1.1 and a beam of 10, though 1.1 * 10 rounds to more."""
+    return math.ceil(patience * beam - 1e-9)
 
 
 _MOST_GROWTH = 100.0

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
-from multihead.decoding.search import MEANS, Mean, Search
+from multihead.decoding.search import MEANS, Mean, Search, patience_count
 from multihead.decoding.task import SearchTask
 from multihead.engine.stored import StoredTransformer
 from multihead.engine.weights import PackedModel, Precision, Source, integers, require_handle
@@ -277,7 +277,8 @@ class RunningSearch:
         opened = library.decoding_search(
             *((ctypes.c_void_p * len(handles))(*some) for some in zip(*handles, strict=True)),
             (ctypes.c_double * len(shares))(*shares),
-            integers([len(handles), *numbers, MEANS.index(mean), self._scored]), patience,
+            integers([len(handles), *numbers, MEANS.index(mean), self._scored]),
+            (patience_count(patience, search.beam) - 0.5) / search.beam,  # a factor without a rounded product
             integers(forbidden), len(forbidden), integers(forced), len(forced),
             divisors.ctypes.data, longest + 1,
         )  # fmt: skip

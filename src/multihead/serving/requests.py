@@ -197,7 +197,8 @@ def prepare(
         wanted, constraints = _find_terms(request, sentences), Constraints()
         if request.prefix or wanted:
             constraints = _encode_constraints(request, translator, sentences, wanted)
-            check_room(constraints, [search.limit(len(row)) for row in rows])
+            limits = [search.limit(len(row)) for row in rows]
+            check_room(constraints, limits, translator.bundle.target_tokenizer.prefix)
     except MultiheadError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
     key = BatchKey(search, search.beam if chooses else request.n_best)

@@ -143,7 +143,7 @@ class RoomError(ConfigurationError):
 
     Args:
         place: of the text, counted from 0.
-        name: "prefix" or "phrases".
+        name: "prefix", "phrases", or "prefix and phrases", which fit only one without the other.
         needed: tokens, including the end symbol.
         limit: maximum number of tokens.
     """
@@ -157,15 +157,28 @@ class RoomError(ConfigurationError):
         super().__init__(f"text {place + 1}: its {self.reason}")
 
 
-def check_room(constraints: Constraints, limits: Sequence[int | None]) -> None:
-    """Raise RoomError if a constraint does not fit into its length limit; None: a text that is not translated."""
+def check_room(constraints: Constraints, limits: Sequence[int | None], forced: Sequence[int] = ()) -> None:
+    """Check that constraints fit into the length limits of their texts.
+
+    Args:
+        constraints: prefixes and phrases.
+        limits: of each text; None: a text that is not translated.
+        forced: symbols with which every translation begins (`Tokenizer.prefix`); a prefix has them.
+
+    Raises:
+        RoomError: they do not.
+    """
     from multihead.decoding.lexical import fewest_symbols
 
     for place, limit in enumerate(limits):
         if limit is None:
             continue
-        needs = {"prefix": len(constraints.prefixes[place]) if constraints.prefixes else 0}
-        needs["phrases"] = fewest_symbols(constraints.phrases[place], limit - 1) if constraints.phrases else 0
+        prefix = constraints.prefixes[place] if constraints.prefixes else []
+        phrases = constraints.phrases[place] if constraints.phrases else []
+        needs = {"prefix": len(prefix)}
+        for name, before in (("phrases", forced), ("prefix and phrases", prefix)):
+            room = limit - 1 - len(before)
+            needs[name] = len(before) + fewest_symbols(phrases, room, before) if phrases and room >= 0 else 0
         for name, needed in needs.items():
             if needed >= limit:
                 raise RoomError(place, name, needed + 1, limit)

@@ -484,7 +484,7 @@ class Translator:
             limits: list[int | None] = [None] * len(results)
             for index, length in zip(work, lengths, strict=True):
                 limits[index] = request.search.limit(length)
-            check_room(constraints, limits)
+            check_room(constraints, limits, self.bundle.target_tokenizer.prefix)
         groups = [list(range(len(work)))] if work else []
         if engine is None:
             width = request.search.beam if request.sampling is None else request.sampling.sample

@@ -115,6 +115,16 @@ def test_the_trainings_are_as_long_as_planned_and_fit_into_the_budget(trained: P
         planned(trained, 60.0)
 
 
+@pytest.mark.parametrize(("corpora", "pairs"), [(16, 4), (13, 5)])
+def test_parts_that_are_empty_or_equal_are_refused(trained: Path, corpora: int, pairs: int) -> None:
+    """An eighth of 4 pairs is rounded to none, and an eighth and a quarter of 5 to one."""
+    config = config_of(trained)
+    many = tuple(config.data.corpora[0].model_copy(update={"pairs": pairs}) for _ in range(corpora))
+    data = config.data.model_copy(update={"corpora": many, "pairs": corpora * pairs})
+    with pytest.raises(ConfigurationError, match="which say nothing; join corpora"):
+        decide(ReportSettings(run="run", budget=1e4), config.model_copy(update={"data": data}), 2000, 1.0, {}, "")
+
+
 def test_parts_are_trained_with_the_settings_of_the_run(trained: Path, whole: Path) -> None:
     config = config_of(trained)
     for part in json.loads((whole / "run.json").read_text(encoding="utf-8"))["parts"]:

@@ -118,6 +118,12 @@ def decide(
         pairs = config.data.pairs
         if pairs < _FEWEST_PAIRS:
             raise ConfigurationError(f"budget: parts of {pairs} pairs say nothing; expected {_FEWEST_PAIRS} or more")
+        sizes = [_pairs_of(config, share) for share in (*SHARES, 1.0)]
+        if len({0, *sizes}) <= len(sizes):
+            raise ConfigurationError(
+                f"budget: the parts of each corpus would have {', '.join(map(str, sizes))} pairs in all, which say "
+                "nothing; join corpora of a few pairs into one file"
+            )
         shares = SHARES if comparable else (*SHARES, 1.0)
         one = _parts(config, updates, shares, 1.0, 1)
         possible = asked.budget / seconds(one, pace) if pace else 1.0
@@ -151,11 +157,16 @@ def _parts(config: RunConfig, updates: int, shares: Sequence[float], length: flo
     found = []
     for number in range(seeds):
         for share in shares:
-            pairs = sum(round(share * corpus.pairs) for corpus in config.data.corpora)
+            pairs = _pairs_of(config, share)
             planned = max(round(length * updates * usual_epochs(pairs) * pairs / whole), 1)
             often = -(-planned // (_VALIDATIONS if length > _SHORT else 1))
             found.append(Part(share=share, seed=first + number, pairs=pairs, updates=planned, validate_every=often))
     return tuple(found)
+
+
+def _pairs_of(config: RunConfig, share: float) -> int:
+    """The pairs of a part, which has its share of each corpus."""
+    return sum(round(share * corpus.pairs) for corpus in config.data.corpora)
 
 
 def seconds(parts: Sequence[Part], pace: float) -> float:

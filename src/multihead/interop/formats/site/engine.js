@@ -74,7 +74,8 @@ class RunningSearch {
     const { begin, end, forbidden } = engine.symbols;
     const places = [beam, STOPPING.indexOf(stopping), begin, end, ROWS, penalty === "wu" ? 1 : 0, longest, ...forbidden];
     this.at = engine.given([Int32Array, places], (at) =>
-      engine.wasm.search(engine.model, at, places.length, alpha, patience),
+      // As `patience_count` of multihead.decoding.search has it, as a factor without a rounded product.
+      engine.wasm.search(engine.model, at, places.length, alpha, (Math.ceil(patience * beam - 1e-9) - 0.5) / beam),
     );
   }
 
