@@ -449,25 +449,30 @@ def test_an_exploding_gradient_is_skipped_after_the_warm_up(
     assert len(run.trainer.state.norms) == min(64, norms + 2 - skips)
 
 
-@pytest.mark.parametrize(
-    ("factor", "clip", "skips"), [(1.0, 100.0, False), (1e4, 100.0, True), (1e-2, 0.0, False), (1e4, 0.0, True)]
-)
-def test_a_gradient_that_clipping_leaves_as_it_is_is_never_too_large(toy, tmp_path, monkeypatch, factor, clip, skips):
-    """Of a model that has learned its corpus, though the norm is hundreds of times the usual one."""
-    run = Run(toy, tmp_path, updates=71, validate_every=100, learning_rate=1e-3, log_every=1, clip=clip)
+@pytest.mark.parametrize(("share", "skips"), [(0.9, False), (1.1, True)])
+@pytest.mark.parametrize("clip", [0.0, 1.0, 100.0])
+def test_what_a_learned_model_gets_wrong_is_learned_however_small_the_usual_norm_is(
+    toy, tmp_path, monkeypatch, clip, share, skips
+):
+    """Unless its norm is as many times ``clip``, or 1, as it may be times the usual one."""
+    factors = [1.0, share]
     state = RunState(step=70, norms=(1e-5,) * 64)
     model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
-    save(run.folder / "checkpoints", Checkpoint(state, model, model, {}), keep=1)
 
     def loss(model, batch, smoothing):
         found = sequence_loss(model, batch, smoothing)
-        return found._replace(total=found.total * factor)
+        return found._replace(total=found.total * factors[0])
 
     monkeypatch.setattr(step_module, "sequence_loss", loss)
-    run.inputs = {"source_lines": lambda pairs: {"train.de": (pairs + 1).tolist()}}
-    run.go()
-    assert [record["step"] for record in run.records("skipped")] == [71] * skips
-    assert skips or run.trainer.state.norms[-1] > 100 * 1e-5
+    for place, kept in ((tmp_path / "usual", 0.0), (tmp_path / "large", clip)):
+        run = Run(toy, place, updates=71, validate_every=100, learning_rate=1e-3, log_every=1, clip=kept)
+        save(run.folder / "checkpoints", Checkpoint(state, model, model, {}), keep=1)
+        run.inputs = {"source_lines": lambda pairs: {"train.de": (pairs + 1).tolist()}}
+        run.go()
+        assert [record["step"] for record in run.records("skipped")] == [71] * (skips and place.name == "large")
+        norm = run.trainer.state.norms[-1]
+        factors = [share * run.config.skip_above * (clip or 1.0) / norm]
+    assert skips or norm == pytest.approx(0.9 * run.config.skip_above * (clip or 1.0), rel=1e-3)
 
 
 def test_norms_are_of_the_last_updates_and_skipped_ones_are_forgotten():

@@ -350,8 +350,8 @@ class Training(Settings):
     clip: float | None = None
     """Maximum gradient norm; 0 disables clipping."""
     skip_above: float | None = None
-    """Skip an update whose gradient norm is this many times the usual one and above clip, and name its lines; 0
-    skips only norms that are not finite."""
+    """Skip an update whose gradient norm is this many times the usual one and clip, and name its lines; 0 skips only
+    norms that are not finite."""
     skip_limit: int | None = None
     """Maximum number of skipped updates among the last 100; above it the run stops."""
     weight_decay: float | None = shared("weight_decay")

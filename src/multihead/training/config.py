@@ -60,7 +60,7 @@ class TrainingConfig(Settings):
     clip: float = Field(default=1.0, ge=0)
     """Maximum norm of the gradient; 0 disables clipping."""
     skip_above: float = Field(default=100.0, ge=0)
-    """Skip an update whose gradient norm exceeds ``clip`` and this many times the median of the last 64 updates, and
+    """Skip an update whose gradient norm exceeds this many times ``clip`` and the median of the last 64 updates, and
     log its lines; with 0 only updates that are not finite are skipped. See `training.step`."""
     skip_limit: int = Field(default=10, ge=0, le=MOST_UPDATES)
     """Maximum number of skipped updates among the last 100; the run stops when there are more."""

@@ -9,9 +9,9 @@ a weight by at most the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma
 step of Muon has the same length whatever the length of the gradient.
 
 A gradient is too large if its norm exceeds ``skip_above`` times the median of the last 64 norms, once the warm-up is
-over, and ``clip`` (or 1, if nothing is clipped). The norms of a model that has learned its corpus fall to thousandths,
-and an ordinary pair that it gets wrong has hundreds of times as much: it is learned like any other, since a norm that
-clipping does not touch is of the size that the rate is meant for.
+over, and as many times ``clip`` (or 1, if nothing is clipped). The norms of a model that has learned its corpus fall to
+thousandths, and an ordinary pair that it gets wrong has hundreds of times as much, more than ``clip`` if it has few
+neighbors in its batch. It is learned like any other: if it were skipped, the model would go on getting it wrong.
 
 The trainer skips the batches of a rejected update: weights, optimizer state and average stay, the update counts (so the
 schedule and the end of the run stay where they are), and the log names the lines of the corpora. The run stops if more
@@ -55,7 +55,7 @@ _MEDIAN_WINDOW = 64
 _SKIP_WINDOW = 100
 """Number of updates among which skipped ones are counted."""
 _SMALL_NORM = 1.0
-"""A norm that is never too large where no gradient is clipped: the default of ``clip``."""
+"""Stands for ``clip`` where no gradient is clipped: its default."""
 _NORM_TOLERANCE = 1e-3
 """Maximum relative difference between the gradient norms of the processes; equal processors give equal norms."""
 
@@ -65,7 +65,7 @@ def norm_limit(config: TrainingConfig, state: RunState) -> float:
     if not config.skip_above or len(state.norms) < _MEDIAN_WINDOW or state.step < config.warmup:
         return math.inf
     usual = statistics.median(state.norms)
-    return max(config.skip_above * usual, config.clip or _SMALL_NORM) if usual else math.inf
+    return config.skip_above * max(usual, config.clip or _SMALL_NORM) if usual else math.inf
 
 
 def append_norm(norms: tuple[float, ...], norm: float) -> tuple[float, ...]:
