@@ -25,6 +25,7 @@ from multihead.data.readers import scan_corpus
 from multihead.diagnosis.doctor import doctor
 from multihead.diagnosis.findings import FilePair, clean_commands, make_finding
 from multihead.errors import ConfigurationError, DataError, SurroundingsError
+from multihead.lines.growing_file import GrowingFile, part_of, record_of
 from multihead.workers import LocalWorkers
 
 Row = tuple[str, str]
@@ -294,6 +295,28 @@ def test_only_files_of_finished_work_are_replaced(
     with pytest.raises(ConfigurationError, match="exists already"):
         clean(*text, made)
     assert made.kept.read_text() == "there"
+
+
+def test_work_that_ended_while_its_part_was_removed_is_finished(
+    text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = outputs(text[0].parent / "out")
+
+    def discard(file: GrowingFile) -> None:
+        file._stream.close()
+        part_of(made.work).unlink()
+        raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GrowingFile, "discard", discard)
+        with pytest.raises(StoppedError):
+            clean(*text, made)
+    assert record_of(made.work).exists()
+    finished = {path: path.read_bytes() for path in made.every}
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="exists already"):
+            clean(*text, made)
+        assert {path: path.read_bytes() for path in made.kept.parent.iterdir()} == finished
 
 
 def test_names_that_cannot_be(text: tuple[Path, Path]) -> None:

@@ -147,6 +147,12 @@ def test_the_declared_encoding_is_used(tmp_path: Path, charset: str) -> None:
     assert read(tmp_path / "t.po", data.encode(charset))[0] == [Pair(4, "size", "Größe")]
 
 
+def test_the_declared_encoding_is_that_of_the_line_after_the_header(tmp_path: Path) -> None:
+    data = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\nmsgid "Café"\nmsgstr "Größe"\n'
+    pairs, report = read(tmp_path / "t.po", data.encode("ISO-8859-1"))
+    assert (pairs, report.left_out) == ([Pair(3, "Café", "Größe")], 0)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

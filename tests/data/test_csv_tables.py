@@ -126,6 +126,14 @@ def test_header_columns_and_separator(
     assert [tuple(pair[1:]) for pair in read(tmp_path / "t.csv", data, languages, columns)[0]] == expected
 
 
+@pytest.mark.parametrize("blank", ["\n", "  \n\n"])
+def test_a_header_may_follow_blank_lines(tmp_path: Path, blank: str) -> None:
+    pairs, report = read(tmp_path / "t.csv", f"{blank}target,source\na,b\nc,d\n")
+    first = blank.count("\n") + 2
+    assert pairs == [Pair(first, "b", "a"), Pair(first + 1, "d", "c")]
+    assert [fault.line for fault in report.faults] == list(range(1, first - 1))
+
+
 @pytest.mark.parametrize(
     ("data", "columns", "message"),
     [

@@ -16,6 +16,7 @@ import zstandard
 
 from multihead.data.corpus import EMPTY, Pair, Report, check_parallel
 from multihead.data.readers import CorpusScan, format_of, scan_corpus, shards
+from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError
 
 PAIRS = [("Ein Hund & <eine> Katze.", "A dog & <a> cat."), ("", "nothing"), ("Größe\u2028«1»", " x  y "), ("b", "b")]
@@ -114,6 +115,25 @@ def test_two_files_are_read_as_they_were(tmp_path: Path) -> None:
 )
 def test_the_name_tells_the_format(name: str, form: str | None) -> None:
     assert format_of(name) == format_of(Path("x.tmx") / name) == form
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path, other = tmp_path / "tr\udce9.de", tmp_path / "a.en"
+    try:
+        path.write_text("a\n")
+    except (OSError, UnicodeError):
+        pytest.skip("this file system has no such names")
+    other.write_text("b\n")
+    reads: list[Callable[[], object]] = [
+        lambda: shards(path, other),
+        lambda: scan_corpus(path, other),
+        lambda: scan(path),
+    ]
+    for read in reads:
+        with pytest.raises(DataError, match=r"tr\\udce9\.de: the name of this file is not UTF-8") as caught:
+            read()
+        assert str(caught.value).encode("utf-8")
+        assert "rename it" in str(caught.value)
 
 
 def test_what_cannot_be_a_corpus(tmp_path: Path) -> None:

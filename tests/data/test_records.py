@@ -96,6 +96,13 @@ class TestTable:
         pairs, _ = read(tmp_path / "t.tsv", f"{header}\na\tb\tc\n", languages)
         assert pairs == [Pair(2, *pair)]
 
+    @pytest.mark.parametrize("blank", ["\n", " \n\t\t\n", "\r\n"])
+    def test_a_header_may_follow_blank_lines(self, tmp_path: Path, blank: str) -> None:
+        pairs, report = read(tmp_path / "t.tsv", f"{blank}target\tsource\na\tb\nc\td\n")
+        first = blank.count("\n") + 2
+        assert pairs == [Pair(first, "b", "a"), Pair(first + 1, "d", "c")]
+        assert [fault.line for fault in report.faults] == list(range(1, first - 1))
+
     @pytest.mark.parametrize("first", ["de\ten", "source\ttext", "Quelle\tZiel", "\ufeffja\tyes"])
     def test_any_other_first_line_is_a_pair(self, tmp_path: Path, first: str) -> None:
         pairs, _ = read(tmp_path / "t.tsv", f"{first}\na\tb\n")
@@ -197,6 +204,13 @@ class TestJsonLines:
         assert read(tmp_path / "t.jsonl", '{"target": "b", "source": "a"}')[0] == [Pair(1, "a", "b")]
         with pytest.raises(DataError, match=r"the two languages are not given \(keys: translation, translation.de, "):
             scanned(tmp_path / "t.jsonl", '{"translation": {"de": "a", "en": "b"}}')
+
+    def test_any_key_can_be_named(self, tmp_path: Path) -> None:
+        data = '{"source": "a", "target": "b"}\n{"\\ud800": 1, "a\\tb\\n": 2}\n'
+        pairs, report = read(tmp_path / "t.jsonl", data)
+        assert pairs == [Pair(1, "a", "b")]
+        assert [fault.detail for fault in report.faults] == ["keys: \\ud800, a\\tb\\n"]
+        report.summary().encode("utf-8")
 
     def test_a_pair_of_surrogates_is_a_character(self, tmp_path: Path) -> None:
         pairs, _ = read(tmp_path / "t.jsonl", '{"source": "\\ud83d\\ude00", "target": "😀"}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,15 @@ def test_every_unit_that_is_no_pair_is_named(tmp_path: Path) -> None:
     pairs, report = read(tmp_path, new(*rows))
     assert [pair.line for pair in pairs] == [7]
     assert [fault[1:3] for fault in report.faults] == [(5, NOT_TRANSLATED), (6, NOT_TO_TRANSLATE)]
+
+
+@pytest.mark.parametrize("document", [old, new])
+def test_the_language_of_a_target_is_that_of_its_unit_only(tmp_path: Path, document: Callable[..., str]) -> None:
+    rows = [trans(a, a.upper()) if document is old else segment(a, a.upper()) for a in "abcd"]
+    rows[1] = rows[1].replace("target>", "target xml:lang='fr'>", 1)
+    pairs, report = read(tmp_path, document(*(row if document is old else unit(row) for row in rows)))
+    assert [pair[1:] for pair in pairs] == [("a", "A"), ("c", "C"), ("d", "D")]
+    assert [fault[1:3] for fault in report.faults] == [(6, "no segment in de")]
 
 
 def test_files_of_several_languages(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from multihead.data.readers import CorpusScan, ReversedScan, scan_corpus
 from multihead.errors import ConfigurationError
 from multihead.planning.settings import Choices, PrepareSettings
 from multihead.preparing.corpora import scan_files
-from multihead.preparing.directions import choose_symbols
+from multihead.preparing.directions import choose_symbols, directions_of
 from multihead.preparing.prepare import write_data
 from multihead.preparing.prepared import PreparedText
 from multihead.preparing.subwords import keep_vocabulary
@@ -116,6 +116,19 @@ def test_validation_files_of_several_directions(tmp_path: Path) -> None:
     assert [(Path(r.files[0].path).name, r.pairs, r.reversed) for r in records] == [
         ("v.tsv", 5, False), ("v.tsv", 5, True), ("w.tsv", 3, False),
     ]  # fmt: skip
+
+
+def test_one_language_in_two_spellings_has_one_symbol(tmp_path: Path) -> None:
+    rows = [
+        corpus(write(tmp_path, "a.tsv"), "de en"),
+        corpus(write(tmp_path, "b.tsv"), "DE EN"),
+        corpus(write(tmp_path, "c.tsv"), "en fr_FR"),
+    ]
+    settings = PrepareSettings(corpus=rows, valid=[corpus(write(tmp_path, "v.tsv", 3), "En FR-fr")])
+    files = scan_files(settings)
+    assert choose_symbols(Choices(settings), files, None) == ("en", "fr_FR")
+    assert [tuple(one) for one in directions_of(files.train)] == [("de", "en"), ("en", "fr_FR")]
+    assert [one.languages for one in files.valid_parts] == [("en", "fr_FR")]
 
 
 def test_languages_that_are_not_known(tmp_path: Path) -> None:

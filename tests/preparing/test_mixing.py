@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.configuration import MOST_FACTOR
@@ -41,7 +41,7 @@ def test_the_share_of_a_group_is_that_of_the_equation(rows: list[tuple[int, floa
     for group in set(groups):
         ratios = [new / old for new, old, own in zip(found, weights, groups, strict=True) if own == group]
         assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=1e-9)
-    assert max(found) <= MOST_FACTOR * (1 + 1e-12)
+    assert max(found) <= MOST_FACTOR
     if max(found) < MOST_FACTOR * (1 - 1e-9):
         assert total == pytest.approx(math.fsum(before.values()), rel=1e-9)
 
@@ -51,6 +51,13 @@ def test_the_share_of_a_group_is_that_of_the_equation(rows: list[tuple[int, floa
 def test_a_temperature_of_1_changes_nothing(rows: list[tuple[int, float, str]]) -> None:
     sizes, weights, groups = (list(column) for column in zip(*rows, strict=True))
     assert tempered(sizes, weights, groups, 1.0) == weights
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(10**6, 10**8), st.integers(1, 1000), st.floats(4, 100))
+@example(10140891, 782, 5.0)
+def test_no_weight_is_rounded_above_the_limit(large: int, small: int, temperature: float) -> None:
+    assert max(tempered([large, small], [1.0, 1.0], [0, 1], temperature)) <= MOST_FACTOR
 
 
 def test_a_corpus_without_pairs_has_no_share() -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from multihead.data.corpus import Report
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
 from multihead.planning.settings import Choices, PrepareSettings
 from multihead.preparing.corpora import file_records, scan_files
-from multihead.preparing.prepare import write_data
+from multihead.preparing.prepare import _report_left_out, write_data
 from multihead.preparing.prepared import open_prepared
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import Specials
@@ -175,6 +176,13 @@ def test_every_pair_that_is_left_out_is_named_with_its_reason(tmp_path, numbers)
     text = "\n".join(said)
     assert f"{len(rows)} pairs left out" in text
     assert f"{source}:125: not valid UTF-8" in text
+
+
+def test_every_fault_has_one_row_of_four_cells(tmp_path):
+    report = Report()
+    report.add(tmp_path / "a.po", 3, "not gettext's syntax", "a\tb\nc\r\nd")
+    _report_left_out(tmp_path, [report], lambda _: None)
+    assert left_out(tmp_path) == [[str(tmp_path / "a.po"), "3", "not gettext's syntax", "a b c d"]]
 
 
 def test_nothing_is_said_where_nothing_is_left_out(tmp_path, numbers):

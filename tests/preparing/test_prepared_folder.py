@@ -239,6 +239,30 @@ def test_doing_it_again_says_that_it_is_done(ready, prepare, numbers, text):
     assert numbers.contents(ready) == before
 
 
+def test_a_setting_that_is_left_out_is_another_one(ready, prepare, numbers, text):
+    before, said = numbers.contents(ready), []
+    with pytest.raises(ConfigurationError, match="held_out was 20, now not given"):
+        prepare(ready, **{name: value for name, value in text.items() if name != "held_out"})
+    prepare(ready, said)  # the output alone
+    assert said == [f"{ready}: is prepared, with 580 training pairs"]
+    assert numbers.contents(ready) == before
+
+
+@pytest.mark.parametrize("side", ["target", "valid_source"])
+def test_text_that_has_changed_since_is_named(prepare, numbers, tmp_path, side):
+    files = {name: Path(shutil.copy(path, tmp_path)) for name, path in {**numbers.train, **numbers.valid}.items()}
+    wishes = {**files, "vocab_size": 320}
+    prepare(tmp_path / "ready", **wishes)
+    before, content, said = numbers.contents(tmp_path / "ready"), files[side].read_bytes(), []
+    files[side].write_bytes(b"X" + content[1:])
+    with pytest.raises(ConfigurationError, match=rf"prepared from .*{files[side].name}, and that file has changed"):
+        prepare(tmp_path / "ready", **wishes)
+    assert numbers.contents(tmp_path / "ready") == before
+    files[side].unlink()  # what is gone cannot be compared
+    prepare(tmp_path / "ready", said, **wishes)
+    assert said[-1].endswith(" training pairs")
+
+
 def test_folders_are_not_confused(ready, whole, prepare, numbers, text, model):
     with pytest.raises(ConfigurationError, match=r"holds what `multihead prepare` wrote, not a run.*--data"):
         numbers.learn(ready, **text, **model)

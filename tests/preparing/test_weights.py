@@ -21,7 +21,7 @@ from multihead.models.config import RecurrentConfig, TransformerConfig
 from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
-from multihead.planning.settings import CorpusRecord, RunConfig, TextFile
+from multihead.planning.settings import CorpusRecord, RunConfig, TextFile, are_twins
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.preparing.side_files import lines_per_corpus
@@ -231,6 +231,26 @@ def test_lines_of_several_corpora_follow_one_another() -> None:
         (10, 5, True),
         (15, 1, False),
     ]
+
+
+@pytest.mark.parametrize("by", ["columns", "languages", "languages of twins"])
+def test_two_corpora_of_one_file_have_lines_of_their_own(by: str) -> None:
+    """Each is read both ways; columns or languages tell which column of the file is read."""
+
+    def record(target: str, *, backwards: bool) -> CorpusRecord:
+        codes = (target, "de") if backwards else ("de", target)
+        named = by == "languages" or (by == "languages of twins" and (backwards or target == "fr"))
+        both = dict(zip(("source_language", "target_language"), codes, strict=True))
+        languages: dict[str, Any] = both if named else {}
+        columns = ("de", target) if by == "columns" else None
+        file = TextFile(path="m.tsv", sha256="m", lines=100)
+        return CorpusRecord(files=(file,), pairs=90, columns=columns, reversed=backwards, **languages)
+
+    corpora = [record(target, backwards=backwards) for target in ("en", "fr") for backwards in (False, True)]
+    assert are_twins(corpora) == [False, True, False, True]
+    assert [one.start for one in lines_per_corpus(corpora)] == [0, 0, 100, 100]
+    turned = [corpora[place] for place in (0, 2, 1, 3)]  # as in derived text
+    assert [one.start for one in lines_per_corpus(turned)] == [0, 100, 0, 100]
 
 
 # ------------------------------------------------------------------------------------------ what is refused

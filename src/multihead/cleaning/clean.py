@@ -40,7 +40,7 @@ from multihead.data.corpus import Languages
 from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.errors import ConfigurationError
 from multihead.files import check_new_file, drafts_of, write_errors
-from multihead.lines.growing_file import GrowingFile, growing_file, lines_done, part_of, record_of
+from multihead.lines.growing_file import GrowingFile, growing_file, lines_done, part_of, record_of, remove_lone_record
 from multihead.urls import url_of
 from multihead.workers import Engine, InProcess
 
@@ -182,6 +182,8 @@ def _clean(
     upload: Callable[[Callable[[str, int], AbstractContextManager[Any]]], None],
 ) -> Statistics:
     """As `clean`, with outputs on this machine; ``upload`` is called when they are complete."""
+    if all(path.is_file() for path in outputs.every):
+        remove_lone_record(outputs.work)
     outputs.check()
     scan, others = scan_corpus(source, target, *languages), scan_held_out(held_out, languages)
     outputs.check(judged=lines_done(outputs.work) == scan.lines)

@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from multihead.data.corpus import Languages
 from multihead.data.entries import find_columns
-from multihead.data.text_files import one_line
+from multihead.data.text_files import one_cell
 from multihead.errors import ConfigurationError, SurroundingsError, require_package
 from multihead.files import atomic_file, write_errors
 
@@ -140,17 +140,13 @@ def _lines(texts: Sequence[str], begun: bool) -> Iterator[str]:
         yield f"{mark}{text}\r\n" if text.endswith("\r") else f"{mark}{text}\n"
 
 
-def _cell(text: str) -> str:
-    return one_line(text).replace("\t", " ")
-
-
 def _tsv_rows(languages: Languages) -> Callable[[Pairs], Iterator[str]]:
     begun = False
 
     def rows(pairs: Pairs) -> Iterator[str]:
         nonlocal begun
         for source, target in pairs:
-            cells = _cell(source), _cell(target)
+            cells = one_cell(source), one_cell(target)
             if not begun:
                 # A first pair of column names would be read as a header, unless there is one.
                 if find_columns(cells, languages) is not None:
@@ -181,4 +177,4 @@ def removed_writer(path: Path) -> Iterator[Callable[[Iterable[Removed]], None]]:
 
 def _removed_row(row: Removed) -> str:
     score = "" if row.score is None else f"{row.score:.4g}"
-    return "\t".join([str(row.line), row.reason, score, *map(_cell, (row.detail, row.source, row.target))]) + "\n"
+    return "\t".join([str(row.line), row.reason, score, *map(one_cell, (row.detail, row.source, row.target))]) + "\n"

@@ -160,6 +160,7 @@ def _drafts(path: Path, header: _Header) -> Iterator[_Draft]:
             if draft.ends_before(text):
                 yield draft
                 draft = _Draft()
+                text, fault = _decoded(raw, header)  # the entry may have been the header, which names the encoding
             _take(draft, number, text, fault, header)
     if draft.line:
         yield draft

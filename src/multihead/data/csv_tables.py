@@ -1,8 +1,9 @@
 """Read sentence pairs from CSV, with quotes (RFC 4180).
 
-The first record is a header if it names both sides, by the two languages or by "source" and "target", or the columns
-that the user names. Without a header the first two columns are read, or those whose numbers the user gives. Columns are
-separated by comma, semicolon or tab: by whichever there is a header, or most records are equally wide.
+The first record that is not blank is a header if it names both sides, by the two languages or by "source" and "target",
+or the columns that the user names. Without a header the first two columns are read, or those whose numbers the user
+gives. Columns are separated by comma, semicolon or tab: by whichever there is a header, or most records are equally
+wide.
 
 A quoted text may contain separators, doubled quotes and line breaks; these become spaces (`text_files.one_line`). A
 record is named by the line on which it begins. What is not CSV (a quote that does not end, text behind one) is left out
@@ -52,20 +53,20 @@ def scan_csv(path: Path, languages: Languages, columns: Columns | None = None) -
     """
     text = scan(path)
     separator = _separator(path, languages, None if numbered(columns) else columns)
-    names = _first(path, separator)
+    first, names = _first(path, separator)
     counts = Counter(len(row) if isinstance(row, list) else 0 for _, row in _rows(path, separator))
     widths = {width: count for width, count in counts.items() if width}
     message = "has no two columns; expected a sentence and its translation in each record, separated by comma"
     too_narrow = f"{message}, semicolon or tab; columns found: {listed(names)}"
     width, places, header = lay_out(names, widths, languages, columns, path, too_narrow)
-    entries = partial(_entries, path, separator, header, width, places)
+    entries = partial(_entries, path, separator, first if header else 0, width, places)
     return EntryScan(text, counts.total() - header, languages, "records", entries).with_a_pair()
 
 
 def _separator(path: Path, languages: Languages, columns: Columns | None) -> str:
     """The one by which the first record is a header; else by which most of the first records are equally wide."""
     for separator in _SEPARATORS:
-        if find_columns(_first(path, separator), languages, columns) is not None:
+        if find_columns(_first(path, separator)[1], languages, columns) is not None:
             return separator
     return max(_SEPARATORS, key=lambda separator: _evenness(path, separator))
 
@@ -76,14 +77,18 @@ def _evenness(path: Path, separator: str) -> int:
     return max((count for width, count in widths.items() if width > 1), default=0)
 
 
-def _first(path: Path, separator: str) -> list[str]:
-    row = next(_rows(path, separator))[1]
-    return row if isinstance(row, list) else []
+def _first(path: Path, separator: str) -> tuple[int, list[str]]:
+    """The number of the first record that is not blank, and its columns; none if it is not CSV, or all are blank."""
+    for number, (_, row) in enumerate(_rows(path, separator), start=1):
+        if isinstance(row, str) or any(cell.strip() for cell in row):
+            return number, row if isinstance(row, list) else []
+    return 1, []
 
 
-def _entries(path: Path, separator: str, header: bool, width: int, places: tuple[int, int]) -> Iterator[Entry]:
+def _entries(path: Path, separator: str, header: int, width: int, places: tuple[int, int]) -> Iterator[Entry]:
+    """The records of a file, each with the line on which it begins, but for the one with the number of the header."""
     for number, (line, row) in enumerate(_rows(path, separator), start=1):
-        if number > 1 or not header:
+        if number != header:
             yield line, _sides(row, width, places)
 
 

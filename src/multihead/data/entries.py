@@ -199,7 +199,13 @@ def names_missing(languages: Languages, columns: Columns | None = None) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, the first ones of many."""
-    return (", ".join(f"{name:.40}" for name in names[:NAMED]) + ", …" * (len(names) > NAMED)) or "none"
+    return (", ".join(_escaped(f"{name:.40}") for name in names[:NAMED]) + ", …" * (len(names) > NAMED)) or "none"
+
+
+def _escaped(name: str) -> str:
+    """A name without what cannot be written on a line in UTF-8: a key of JSON can have half of a surrogate pair."""
+    written = name.encode("utf-8", "backslashreplace").decode()
+    return written.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def require_columns(names: Sequence[str], columns: Columns, path: Path) -> tuple[int, int]:

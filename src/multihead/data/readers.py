@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 
 from multihead.data.corpus import Languages, Pair, Report, check_parallel, normalize_code
 from multihead.data.entries import Columns
-from multihead.data.text_files import TextScan
+from multihead.data.text_files import TextScan, refuse_name
 from multihead.errors import ConfigurationError, DataError
 from multihead.remote_files import find
 from multihead.urls import url_of
@@ -148,6 +148,9 @@ def scan_corpus(
         ConfigurationError: both languages are the same; columns of a format that has none.
         MissingDependencyError: the file is zstd or Parquet, and the package that reads it is not installed.
     """
+    for path in (source, target):
+        if path is not None:
+            refuse_name(path)
     if target is not None:
         if columns is not None:
             raise ConfigurationError(f"columns are of a file of pairs, and {source} and {target} are two files")
@@ -187,13 +190,14 @@ def shards(source: Named, target: Named | None = None) -> list[Shard]:
     of names, and ``**`` for folders. A folder stands for the files of pairs in it.
 
     Raises:
-        DataError: a pattern or folder has no file; a folder has files of several splits or formats; source and target
-            have different numbers of files.
+        DataError: a pattern or folder has no file; the name of a file is not UTF-8; a folder has files of several
+            splits or formats; source and target have different numbers of files.
     """
-    sources = _files(source)
+    sources, targets = _files(source), [] if target is None else _files(target)
+    for path in (*sources, *targets):
+        refuse_name(path)
     if target is None:
         return [(path, None) for path in sources]
-    targets = _files(target)
     if len(sources) != len(targets):
         counts = f"{_shown(source)} names {len(sources)} files, but {_shown(target)} {len(targets)}"
         raise DataError(f"{counts}; expected as many, since file n of the one translates file n of the other")

@@ -1,10 +1,10 @@
 """Read sentence pairs from a file of records: TSV or JSON lines.
 
-TSV has no quotes and no escapes: the text between two tabs is taken as it is, as `cut` does. The first line is a header
-if it names both sides, by the two languages or by "source" and "target"; those columns are then read. Otherwise every
-line is a record, and the first two columns are read. The user may name other columns of a header, or give their
-numbers, counted from 1, where there is none. All lines must have as many columns as the header, or as most lines: a
-line with an extra tab is left out, since it is unclear which text the tab belongs to.
+TSV has no quotes and no escapes: the text between two tabs is taken as it is, as `cut` does. The first line that is not
+blank is a header if it names both sides, by the two languages or by "source" and "target"; those columns are then read.
+Otherwise every line is a record, and the first two columns are read. The user may name other columns of a header, or
+give their numbers, counted from 1, where there is none. All lines must have as many columns as the header, or as most
+lines: a line with an extra tab is left out, since it is unclear which text the tab belongs to.
 
 JSON lines hold one object each. Its sides are named by the two languages or by "source" and "target", or as the user
 says, in the object itself or in an object under "translation" (as in the data sets of Hugging Face). Texts may contain
@@ -49,11 +49,11 @@ Parse = Callable[[str], Sides]
 _find_columns_cached = lru_cache(256)(find_columns)
 
 
-def _entries(path: Path, header: bool, parse: Parse) -> Iterator[Entry]:
-    """The records of a file, each with its line; a header is not one."""
+def _entries(path: Path, header: int, parse: Parse) -> Iterator[Entry]:
+    """The records of a file, each with its line; that of a header is not one, and 0 where there is none."""
     with open_text(path) as stream:
         for number, raw in enumerate(split_lines(stream, path), start=1):
-            if number > 1 or not header:
+            if number != header:
                 yield number, _sides(raw, parse)
 
 
@@ -84,8 +84,9 @@ def scan_table(path: Path, languages: Languages, columns: Columns | None = None)
     text = scan(path, look)
     message = "most lines have no tab; expected a sentence, a tab and its translation on each"
     too_narrow = f"{message} (for two files with a sentence a line, name both)"
-    width, places, header = lay_out(_first_line(path).split("\t"), counts, languages, columns, path, too_narrow)
-    entries = partial(_entries, path, header, partial(_cells, width, places))
+    line, first = _first_line(path)
+    width, places, header = lay_out(first.split("\t"), counts, languages, columns, path, too_narrow)
+    entries = partial(_entries, path, line if header else 0, partial(_cells, width, places))
     return EntryScan(text, text.lines - header, languages, "records", entries).with_a_pair()
 
 
@@ -106,12 +107,13 @@ def scan_json_lines(path: Path, languages: Languages, columns: Columns | None = 
         DataError: as `text_files.scan`; or the file is one JSON value over many lines, or no line is a pair.
     """
     text = scan(path)
-    first = _first_line(path).strip()
+    line, first = _first_line(path)
+    first = first.strip()
     if first.startswith("[") or first == "{":
         filter_ = ".[]" if first.startswith("[") else "."
         message = "begins a JSON value that is more than one record; expected an object on each line"
-        raise DataError(f"{message}: jq -c '{filter_}' OLD > NEW", path, 1)
-    entries = partial(_entries, path, False, partial(_values, languages, columns))
+        raise DataError(f"{message}: jq -c '{filter_}' OLD > NEW", path, line)
+    entries = partial(_entries, path, 0, partial(_values, languages, columns))
     return EntryScan(text, text.lines, languages, "records", entries).with_a_pair()
 
 
@@ -150,7 +152,10 @@ def _texts(fields: dict[str, Any], found: tuple[int, int]) -> Sides:
     return texts[0], texts[1]
 
 
-def _first_line(path: Path) -> str:
+def _first_line(path: Path) -> tuple[int, str]:
+    """The first line that is not blank, with its number; the first one, empty, if all are."""
     with open_text(path) as stream:
-        raw = next(split_lines(stream, path))
-    return raw.decode("utf-8", "replace")
+        for number, raw in enumerate(split_lines(stream, path), start=1):
+            if raw.strip():
+                return number, raw.decode("utf-8", "replace")
+    return 1, ""

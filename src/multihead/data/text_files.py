@@ -253,6 +253,11 @@ def one_line(text: str) -> str:
     return " ".join(filter(None, pieces))
 
 
+def one_cell(text: str) -> str:
+    """A text as TSV can hold it: line breaks become spaces as in `one_line`, and so do tabs."""
+    return one_line(text).replace("\t", " ")
+
+
 def read_lines(path: str | Path) -> Iterator[str]:
     """All lines of a plain or compressed file, including empty ones.
 
@@ -292,10 +297,11 @@ def scan(path: str | Path, look: Callable[[bytes], None] = lambda _: None) -> Te
         look: called with the text, in blocks of whole lines.
 
     Raises:
-        DataError: as `open_text`; or it is not a regular file; more than 1 line in 100 is not UTF-8 (any line, in a
-            file of fewer than 100); or most lines contain a NUL.
+        DataError: as `open_text`; or its name is not UTF-8; it is not a regular file; more than 1 line in 100 is not
+            UTF-8 (any line, in a file of fewer than 100); or most lines contain a NUL.
     """
     path = Path(path)
+    refuse_name(path)
     refuse_pipe(path)
     with open_text(path) as stream:
         return scan_stream(stream, path, look)
@@ -339,6 +345,19 @@ def refuse_undecodable(found: TextScan) -> None:
     if found.undecodable:
         for _ in read_lines(found.path):  # raises the error at the line
             pass
+
+
+def refuse_name(path: str | Path) -> None:
+    """Refuse a file whose name cannot be recorded, since settings and reports are UTF-8.
+
+    Raises:
+        DataError: the name is not UTF-8.
+    """
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        written = str(path).encode("utf-8", "backslashreplace").decode()
+        raise DataError("the name of this file is not UTF-8, and could not be recorded; rename it", written) from None
 
 
 def refuse_pipe(path: Path) -> None:

@@ -56,7 +56,8 @@ class _Document(UnitParser):
     def __init__(self, path: Path, languages: tuple[str, str] | None, given: Languages) -> None:
         super().__init__(path, languages, separator=" ")
         self._given = given
-        self._target_language = UNKNOWN
+        self._target_language = UNKNOWN  # of the file
+        self._unit_language = UNKNOWN  # of the open unit's target
         self._open: list[str] = []
         self._translate = [True]  # of the elements around
         self._unit: Unit | None = None
@@ -92,10 +93,11 @@ class _Document(UnitParser):
             self._languages_of(attributes["source-language"], attributes.get("target-language"))
         elif local in ("trans-unit", "segment"):
             self._unit, self._texts, self._segments = Unit(self.parser.CurrentLineNumber), {}, {}
+            self._unit_language = self._target_language
             self._mark(attributes.get("state", ""))
         elif local in _TEXTS and parent in ("trans-unit", "segment") and self._unit is not None:
             if local == "target":
-                self._target_language = attributes.get(_XML_LANG, self._target_language)
+                self._unit_language = attributes.get(_XML_LANG, self._unit_language)
                 self._mark(attributes.get("state", ""))
             self._inline = []
             self._segments[local] = {}
@@ -143,7 +145,7 @@ class _Document(UnitParser):
             pairs = [(text, cut_target.get(mid)) for mid, text in cut.items()]
         for pair in pairs:
             found = Unit(unit.line, fault=unit.fault)
-            for code, text in zip((self.source_language, self._target_language), pair, strict=True):
+            for code, text in zip((self.source_language, self._unit_language), pair, strict=True):
                 if text is not None:
                     self.codes[code] += 1
                     found.codes.append(code)

@@ -98,7 +98,7 @@ class GrowingFile:
         self._stream.close()
         with write_errors(self._path):
             part_of(self._path).unlink()
-            record_of(self._path).unlink()
+            record_of(self._path).unlink(missing_ok=True)  # the same command may have removed it: `remove_lone_record`
 
     def _note(self) -> None:
         """Record how much of the part is valid."""
@@ -176,6 +176,13 @@ def check_free(path: Path) -> None:
     """
     if not path.is_file() or part_of(path).exists() or not record_of(path).exists():
         check_new_file(path)
+
+
+def remove_lone_record(path: Path) -> None:
+    """Remove the record of a part that is gone: its process ended within `GrowingFile.discard`, when all was done."""
+    if not part_of(path).exists():
+        with write_errors(path):
+            record_of(path).unlink(missing_ok=True)
 
 
 def check_begun(path: Path) -> None:

@@ -17,6 +17,7 @@ from pydantic import Field, model_serializer, model_validator
 
 from multihead import work_folder
 from multihead.configuration import MOST_FACTOR, Settings
+from multihead.data.corpus import normalize_code
 from multihead.data.readers import format_of
 from multihead.decoding.search import StoredSearch
 from multihead.errors import ConfigurationError
@@ -272,9 +273,14 @@ class CorpusRecord(Settings):
         return without_unset(write(self), self.optional)
 
     @property
-    def content(self) -> frozenset[tuple[str, str]]:
-        """What its files are, whichever is the source."""
-        return frozenset((file.path, file.sha256) for file in self.files)
+    def content(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+        """What its files are, and which columns of them are read, whichever is the source."""
+        return frozenset((file.path, file.sha256) for file in self.files), frozenset(self.columns or ())
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """Those that are recorded, whichever is the source."""
+        return frozenset(normalize_code(code) for code in (self.source_language, self.target_language) if code)
 
     def exchanged(self) -> CorpusRecord:
         """The record of the same pairs with their sides exchanged."""
@@ -288,14 +294,40 @@ class CorpusRecord(Settings):
         return self.model_copy(update=changes)
 
 
+def find_twins(corpora: Sequence[CorpusRecord]) -> list[int | None]:
+    """For each corpus the number of the one whose text it is, read in the other direction; None where there is none.
+
+    Languages choose the columns of some formats, so two corpora of one file can differ in them alone. A corpus read
+    forwards may have no record of its languages, or of one of them, and then fits any.
+    """
+    forward: dict[object, list[int]] = {}
+    for place, corpus in enumerate(corpora):
+        if not corpus.reversed:
+            forward.setdefault(corpus.content, []).append(place)
+
+    def twin(place: int) -> int | None:
+        own = corpora[place]
+        fitting = forward.get(own.content, []) if own.reversed else []
+        same = [other for other in fitting if corpora[other].languages == own.languages]
+        unnamed = [
+            other
+            for other in fitting
+            if corpora[other].languages <= own.languages or corpora[other].languages >= own.languages
+        ]
+        found = same or unnamed
+        # Of equal corpora, each is followed by its own twin; in derived text all twins may come first.
+        return next((other for other in reversed(found) if other < place), found[0] if found else None)
+
+    return [twin(place) for place in range(len(corpora))]
+
+
 def are_twins(corpora: Sequence[CorpusRecord]) -> list[bool]:
-    """Which corpora are the files of another one, read in the other direction."""
-    forward = {corpus.content for corpus in corpora if not corpus.reversed}
-    return [corpus.reversed and corpus.content in forward for corpus in corpora]
+    """Which corpora are the text of another one, read in the other direction."""
+    return [twin is not None for twin in find_twins(corpora)]
 
 
 def without_twins(corpora: Sequence[CorpusRecord]) -> list[CorpusRecord]:
-    """The corpora whose files are not those of another one."""
+    """The corpora whose text is not that of another one."""
     return [corpus for corpus, is_twin in zip(corpora, are_twins(corpora), strict=True) if not is_twin]
 
 

@@ -98,13 +98,14 @@ def scan_files(settings: PrepareSettings) -> TextFiles:
         ConfigurationError: no file is named.
         DataError: a file cannot be read as aligned text.
     """
-    train = _scan_all(_named_corpora(settings), settings)
+    spellings: dict[str, str] = {}
+    train = _spelled_alike(_scan_all(_named_corpora(settings), settings), spellings)
     weights = mixed(settings, train, [corpus.scan.lines for corpus in train])
     train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
     named = settings.valid or ()
     if settings.valid_source is not None:
         named = (CorpusSettings(source=settings.valid_source, target=settings.valid_target),)
-    valid = _scan_all(named, settings)
+    valid = _spelled_alike(_scan_all(named, settings), spellings)
     return TextFiles(tuple(train), valid[0].scan if valid else None, tuple(valid))
 
 
@@ -139,6 +140,20 @@ def _scan_all(named: Sequence[CorpusSettings], settings: PrepareSettings) -> lis
         if one.both_ways:
             found += [_backward(corpus, first + place) for place, corpus in enumerate(forward)]
     return found
+
+
+def _spelled_alike(corpora: Sequence[WeightedCorpus], spellings: dict[str, str]) -> list[WeightedCorpus]:
+    """Corpora with each language spelled as where it is named first: "en" and "EN" are one, with one symbol.
+
+    Args:
+        corpora: in the order in which they are named.
+        spellings: of the languages so far, by `normalize_code`; those of these corpora are added.
+    """
+
+    def spelled(code: str | None) -> str | None:
+        return code and spellings.setdefault(normalize_code(code), code)
+
+    return [replace(one, languages=(spelled(one.languages[0]), spelled(one.languages[1]))) for one in corpora]
 
 
 def _backward(corpus: WeightedCorpus, twin: int) -> WeightedCorpus:

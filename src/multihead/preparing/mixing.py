@@ -41,5 +41,5 @@ def tempered(
     if not unscaled:
         return list(weights)
     scale = min(math.fsum(seen) / unscaled, MOST_FACTOR / max(found))
-    # A corpus without pairs has no share, whatever its weight.
-    return [scale * new or old for new, old in zip(found, weights, strict=True)]
+    # A product of the limit can be rounded above it. A corpus without pairs has no share, whatever its weight.
+    return [min(scale * new, MOST_FACTOR) or old for new, old in zip(found, weights, strict=True)]

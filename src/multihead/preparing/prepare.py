@@ -29,8 +29,10 @@ from multihead import work_folder
 from multihead.bundle import load_bundle
 from multihead.configuration import build
 from multihead.data.corpus import Pair, Report
+from multihead.data.entries import digest
 from multihead.data.order import usual_order
 from multihead.data.store_writers import ParallelWriter, Sizes
+from multihead.data.text_files import one_cell
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import remove, sha256_of, write_errors, write_text
 from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings, pick_fields
@@ -154,16 +156,42 @@ def _prepare_at(url: str, given: PrepareSettings, context: RunContext, engine: E
 def _open_finished(
     folder: Path, settings: PrepareSettings, say: Callable[[str], None], url: str | None = None
 ) -> PreparedText:
-    """Open prepared text, or what is a copy of the text at ``url``."""
+    """Open prepared text, or what is a copy of the text at ``url``.
+
+    Nothing is compared if the output is given alone.
+
+    Raises:
+        ConfigurationError: it was prepared with other settings, or a file of text that is on this machine has changed.
+    """
     manifest, place = read_manifest(folder), url or folder
-    changes = work_folder.changed_settings(work_folder.given_settings(settings), manifest.asked)
-    if changes:
-        raise ConfigurationError(
-            f"{place}: holds text that was prepared with other settings ({changes}); choose a new folder"
-        )
+    given = work_folder.given_settings(settings)
+    if given:
+        # A setting that is left out now is as usual: not as it was. Those of derived text are not known.
+        before = pick_fields(PrepareSettings, manifest.asked)
+        changes = work_folder.changed_settings(dict.fromkeys(before, "not given") | given, manifest.asked)
+        if changes:
+            raise ConfigurationError(
+                f"{place}: holds text that was prepared with other settings ({changes}); "
+                "choose a new folder, or give the settings as they were"
+            )
+        if (changed := _changed_file(manifest.data)) is not None:
+            raise ConfigurationError(
+                f"{place}: holds what was prepared from {changed}, and that file has changed since; choose a new "
+                "folder, or remove this one to prepare the text again"
+            )
     work_folder.remove_leftovers(folder)
     say(f"{place}: is prepared, with {manifest.data.pairs:,} training pairs")
     return open_prepared(folder, manifest.data)
+
+
+def _changed_file(data: DataConfig) -> str | None:
+    """The first file of text whose content is another one than it was; files that are not on this machine are not."""
+    records = (*data.corpora, *([] if data.valid is None else [data.valid]), *data.valid_more)
+    files = {file.path: file.sha256 for record in records for file in record.files}
+    for name, sha256 in files.items():
+        if url_of(name) is None and Path(name).is_file() and digest(Path(name)).sha256 != sha256:
+            return name
+    return None
 
 
 def write_manifest(folder: Path, config: DataConfig, asked: dict[str, object], reasons: dict[str, str]) -> None:
@@ -185,7 +213,7 @@ def journal_for(
         tokenizers: of a given model; None if subwords are learned.
     """
     scans = [corpus.scan for corpus in (*files.train, *files.valid_parts)]
-    digest = digest_of(
+    known = digest_of(
         {
             "settings": pick_fields(PrepareSettings, work_folder.given_settings(settings)),
             "files": [[record.model_dump() for record in file_records(scan)] for scan in scans],
@@ -195,7 +223,7 @@ def journal_for(
             **({} if settings.terms is None else {"terms": sha256_of(settings.terms)}),
         }
     )
-    return Journal(folder, digest)
+    return Journal(folder, known)
 
 
 # --------------------------------------------------------------------------- token ids
@@ -398,7 +426,7 @@ def write_valid(data: Path, valid: Sequence[tuple[Direction, list[Pair]]], vocab
 def _report_left_out(folder: Path, reports: list[Report], say: Callable[[str], None]) -> None:
     """Summarize the pairs that were left out, and list them in left-out.tsv."""
     faults = [fault for report in reports for fault in report.faults]
-    rows = ["file\tline\treason\tdetail", *("\t".join(map(str, fault)) for fault in faults)]
+    rows = ["file\tline\treason\tdetail", *("\t".join(one_cell(str(cell)) for cell in fault) for fault in faults)]
     if unnamed := sum(report.left_out for report in reports) - len(faults):
         rows.append(f"\t\tand {unnamed:,} more\t")
     write_text(folder / "left-out.tsv", "\n".join(rows) + "\n")

@@ -15,7 +15,7 @@ from multihead.data.readers import format_of
 from multihead.data.side_store import LinesOfPairs, LinesPerCorpus
 from multihead.data.text_files import open_text, scan, split_lines
 from multihead.errors import ConfigurationError, DataError
-from multihead.planning.settings import CorpusRecord, TextFile, are_twins, without_twins
+from multihead.planning.settings import CorpusRecord, TextFile, find_twins, without_twins
 from multihead.preparing.corpora import TextFiles, corpus_record
 from multihead.preparing.prepared import PreparedText
 
@@ -90,11 +90,10 @@ def lines_of_pairs(prepared: PreparedText) -> LinesOfPairs:
 
 def lines_per_corpus(corpora: Sequence[CorpusRecord]) -> list[LinesPerCorpus]:
     """Where the lines of each corpus begin; a corpus that is read both ways has its lines once."""
-    twins = are_twins(corpora)
-    counts = [0 if is_twin else corpus.files[0].lines for corpus, is_twin in zip(corpora, twins, strict=True)]
-    rows = list(zip(corpora, twins, accumulate(counts, initial=0), strict=False))
-    begins = {corpus.content: start for corpus, is_twin, start in rows if not is_twin}
+    twins = find_twins(corpora)
+    counts = [corpus.files[0].lines if twin is None else 0 for corpus, twin in zip(corpora, twins, strict=True)]
+    starts = list(accumulate(counts, initial=0))
     return [
-        LinesPerCorpus(corpus.pairs, begins[corpus.content] if is_twin else start, corpus.reversed)
-        for corpus, is_twin, start in rows
+        LinesPerCorpus(corpus.pairs, starts[place if twin is None else twin], corpus.reversed)
+        for place, (corpus, twin) in enumerate(zip(corpora, twins, strict=True))
     ]
