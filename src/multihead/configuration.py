@@ -14,7 +14,7 @@ import contextlib
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -44,6 +44,15 @@ class Settings(BaseModel):
     # pydantic calls the initializers of settings inside of settings only if they are not of this kind. It would report
     # their errors as a text, and not where they are.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def without_defaults(self, values: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+        """A dump of these settings without the fields of some names that have their defaults."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in names or getattr(self, name) != fields[name].default
+        }
 
 
 SettingsType = TypeVar("SettingsType", bound=Settings)

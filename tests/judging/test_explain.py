@@ -21,7 +21,7 @@ from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.explanation import format_percent
 from multihead.judging import alternatives
-from multihead.judging.align import align, starts_with_space
+from multihead.judging.align import align
 from multihead.judging.analysis import PairAnalysis, analyze_pairs
 from multihead.judging.score import score
 from multihead.judging.selftest import NetworkWrapper
@@ -29,6 +29,7 @@ from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.text.foreign import SpecialIds
+from multihead.text.vocabulary import starts_with_space
 from multihead.text.word_pieces import WordPieceTokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from multihead import Translator
-from multihead.judging.align import WordUnits, ends_word, split_units, starts_with_space
+from multihead.judging.align import WordUnits, split_units
 from multihead.text.foreign import SpecialIds
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import ends_word, starts_with_space
 from multihead.text.word_pieces import WordPieceTokenizer
 
 TEXTS = ["eins zwei", "  drei\u3000vier\tfünf ", "Ωmega \u2581x ß!", "", " ", "🎉 null", "sechs,sieben"]

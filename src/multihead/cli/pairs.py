@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from multihead.cli.options import check_positive, decorated, language_flags, mac
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
 from multihead.data.text_files import LineStream, read_lines, refuse_undecodable
-from multihead.errors import ConfigurationError, DataError, InputError
+from multihead.errors import ConfigurationError, DataError
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -88,55 +88,32 @@ def write_pair_lines(
     import torch
 
     from multihead.lines.windows import WINDOW
+    from multihead.translating.forced import LongPairError
     from multihead.translating.translator import Translator
 
     for scan in files.files if files is not None else ():
         refuse_undecodable(scan)  # names the line before anything is written
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    translator = Translator.load(flags.model, flags.device, flags.languages)
-    compute_lines = make(translator)
+    compute_lines = make(Translator.load(flags.model, flags.device, flags.languages))
     fault: list[DataError] = []
     pairs = parse_pairs(sys.stdin.buffer, fault) if files is None else _read_pairs(files)
-    names: list[str | Path] = [STDIN_NAME, STDIN_NAME] if files is None else [scan.path for scan in files.files]
+    names: dict[str, str | Path] = {"source": STDIN_NAME, "target": STDIN_NAME}
+    if files is not None:
+        names = {"source": files.source.path, "target": files.target.path}
     done = 0
     with counter(verb, "pairs", None if files is None else files.lines) as count:
         while window := list(islice(pairs, WINDOW)):
             try:
                 lines = compute_lines([source for source, _ in window], [target for _, target in window], count)
-            except InputError:  # names the place of a pair among those of the window that are computed
-                own = [pair if computed(map(str.strip, pair)) else ("", "") for pair in window]
-                _refuse_long(translator, own, names, done)
-                raise
+            except LongPairError as error:
+                own = [number for number, pair in enumerate(window, done + 1) if computed(map(str.strip, pair))]
+                raise DataError(error.reason, names[error.side], own[error.place]) from None
             assert len(lines) == len(window)
             write_lines(lines)
             done += len(window)
     if fault:
         raise fault[0]
-
-
-def _refuse_long(
-    translator: Translator, pairs: Sequence[tuple[str, str]], names: Sequence[str | Path], done: int
-) -> None:
-    """Name the file and the line of the first pair that is too long, if there is one.
-
-    Args:
-        translator: the model.
-        pairs: consecutive ones.
-        names: of the files of both sides.
-        done: number of pairs before them.
-
-    Raises:
-        DataError: a pair is too long.
-    """
-    from multihead.translating.forced import LONGEST, excess_of
-
-    bundle = translator.bundle
-    for number, (source, target) in enumerate(pairs, start=done + 1):
-        read, written = bundle.source_tokenizer.encode(source), bundle.target_tokenizer.answers([target], [source])[0]
-        if (excess := excess_of(read, written)) is not None:
-            side = 0 if len(read) > LONGEST else 1
-            raise DataError(excess, names[side], number) from None
 
 
 def parse_pairs(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str]]:

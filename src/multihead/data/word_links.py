@@ -19,6 +19,7 @@ import torch
 from multihead.data.batching import Batch
 from multihead.data.store import Int64
 from multihead.kernels.guided import Links
+from multihead.text.vocabulary import ends_word, starts_with_space
 
 Found = tuple[Int64, Int64, Int64]
 """For each link: the pair's place in the batch, the source word and the target word, counted from 0."""
@@ -34,12 +35,10 @@ class WordNumbers:
     """
 
     def __init__(self, entries: Sequence[bytes]) -> None:
-        spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
-        self._begins = np.array([entry.startswith(spaces) for entry in entries])
-        texts = [entry.decode("utf-8", "replace") for entry in entries]
-        self._spelled = np.array([bool(text) for text in texts])
-        self._blank = np.array([text.isspace() for text in texts])
-        self._ends = np.array([text[-1:].isspace() for text in texts]) & ~self._blank
+        self._begins = np.array([*starts_with_space(entries)])
+        self._ends = np.array([ends_word(entry) for entry in entries])
+        self._spelled = np.array([bool(entry) for entry in entries])
+        self._blank = np.array([entry.decode("utf-8", "replace").isspace() for entry in entries])
 
     def __call__(self, ids: Int64, lengths: Int64) -> Int64:
         """The number of the word of each token, from 0; -1 before the first word.

@@ -164,8 +164,7 @@ class Search(Settings):
 
     def stored_values(self) -> dict[str, Any]:
         """The fields that are ``stored``, as JSON has them, without ``rare`` ones that have their defaults."""
-        values, fields = self.model_dump(mode="json", include=set(self.stored)), type(self).model_fields
-        return {name: value for name, value in values.items() if name not in self.rare or value != fields[name].default}
+        return self.without_defaults(self.model_dump(mode="json", include=set(self.stored)), self.rare)
 
 
 def refuse_unstored(values: Any) -> Any:

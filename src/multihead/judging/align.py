@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -44,6 +44,7 @@ from multihead.models.layers import Weights
 from multihead.models.network import AttentionWeights
 from multihead.text.spans import Span
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import ends_word
 from multihead.translating.forced import pair_batches
 from multihead.translating.translator import Translator
 
@@ -330,15 +331,3 @@ def is_valid_utf8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
-    """Whether each entry begins with white space and so ends the word before it."""
-    spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
-    return (entry.startswith(spaces) for entry in entries)
-
-
-def ends_word(entry: bytes) -> bool:
-    """Whether an entry has the end of a word with white space after it; white space alone only begins the next word."""
-    text = entry.decode(errors="replace")
-    return text[-1:].isspace() and not text.isspace()

@@ -26,9 +26,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.judging.align import WordUnits, ends_word, is_valid_utf8
+from multihead.judging.align import WordUnits, is_valid_utf8
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import ends_word
 from multihead.translating.forced import PairBatch
 
 _MAX_TOKENS = 16

@@ -32,7 +32,6 @@ from multihead.judging.align import (
     extract_links,
     layer_attention,
     split_units,
-    starts_with_space,
     word_attention,
 )
 from multihead.judging.alternatives import AlternativeFinder, ForcedPass, TopTokens
@@ -40,6 +39,7 @@ from multihead.judging.score import check_pairs, teacher_forced
 from multihead.models.network import AttentionWeights
 from multihead.text.backwards import require_forwards
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import starts_with_space
 from multihead.translating.forced import PairBatch, pair_batches
 from multihead.translating.translator import Translator
 

@@ -163,12 +163,7 @@ class StackConfig(Settings):
     @model_serializer(mode="wrap")
     def _without_rare_defaults(self, dump: Callable[[StackConfig], dict[str, Any]]) -> dict[str, Any]:
         """Without the ``rare`` fields that have their defaults."""
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in dump(self).items()
-            if name not in self.rare or getattr(self, name) != fields[name].default
-        }
+        return self.without_defaults(dump(self), self.rare)
 
     @property
     def has_final_norm(self) -> bool:

@@ -343,6 +343,18 @@ def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
             yield token.replace(MARK, " ").encode()
 
 
+def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
+    """Whether each entry begins with white space and so ends the word before it."""
+    spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
+    return (entry.startswith(spaces) for entry in entries)
+
+
+def ends_word(entry: bytes) -> bool:
+    """Whether an entry has the end of a word with white space after it; white space alone only begins the next word."""
+    text = entry.decode(errors="replace")
+    return text[-1:].isspace() and not text.isspace()
+
+
 def visible(token: str) -> str:
     """The token with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token)

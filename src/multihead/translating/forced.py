@@ -31,6 +31,25 @@ LONGEST = 1 << 14
 """Maximum number of tokens of a side of a pair. Its attention weights then take 1 GB in each head and layer."""
 
 
+class LongPairError(InputError):
+    """A pair of which a side has more than `LONGEST` tokens.
+
+    Args:
+        place: of the pair, counted from 0.
+        source: its number of source tokens.
+        target: likewise.
+        pairs: number of pairs.
+    """
+
+    def __init__(self, place: int, source: int, target: int, pairs: int) -> None:
+        self.place, self.side = place, "source" if source > LONGEST else "target"
+        self.reason = (
+            f"has {source:,} source and {target:,} target tokens, and a side may have {LONGEST:,}, as attention takes "
+            "the square of that: split it into sentences"
+        )
+        super().__init__(f"pair {place + 1} of {pairs} {self.reason}")
+
+
 @dataclass(frozen=True, eq=False)
 class PairBatch:
     """Pairs of similar lengths, on the model's device."""
@@ -69,24 +88,14 @@ def pair_batches(
     """
     if batch_tokens < 1:
         raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
-    for place, pair in enumerate(zip(sources, targets, strict=True), 1):
-        if (excess := excess_of(*pair)) is not None:
-            raise InputError(f"pair {place} of {len(sources)} {excess}")
+    for place, pair in enumerate(zip(sources, targets, strict=True)):
+        if max(map(len, pair)) > LONGEST:
+            raise LongPairError(place, len(pair[0]), len(pair[1]), len(sources))
     device = model.output.weight.device
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for places in batches_by_tokens(lengths, batch_tokens):
         source, real = collate_source([sources[place] for place in places], tokenizer.pad_id, tokenizer.eos_id)
         yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places], tokenizer)
-
-
-def excess_of(source: Sequence[int], target: Sequence[int]) -> str | None:
-    """What is too long of a pair of ids without begin and end symbols, as the end of a sentence; None if nothing is."""
-    if max(len(source), len(target)) <= LONGEST:
-        return None
-    return (
-        f"has {len(source):,} source and {len(target):,} target tokens, and a side may have {LONGEST:,}, as attention "
-        "takes the square of that: split it into sentences"
-    )
 
 
 @torch.no_grad()

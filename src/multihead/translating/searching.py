@@ -175,13 +175,12 @@ def check_room(constraints: Constraints, limits: Sequence[int | None], forced: S
             continue
         prefix = constraints.prefixes[place] if constraints.prefixes else []
         phrases = constraints.phrases[place] if constraints.phrases else []
-        needs = {"prefix": len(prefix)}
-        for name, before in (("phrases", forced), ("prefix and phrases", prefix)):
-            room = limit - 1 - len(before)
-            needs[name] = len(before) + fewest_symbols(phrases, room, before) if phrases and room >= 0 else 0
-        for name, needed in needs.items():
-            if needed >= limit:
-                raise RoomError(place, name, needed + 1, limit)
+        before, name = (prefix, "prefix and phrases") if prefix else (forced, "phrases")
+        if len(prefix) >= limit:
+            raise RoomError(place, "prefix", len(prefix) + 1, limit)
+        needed = len(before) + (fewest_symbols(phrases, limit - 1 - len(before), before) if phrases else 0)
+        if phrases and needed >= limit:
+            raise RoomError(place, name, needed + 1, limit)
 
 
 def build_restrictions(search: Search, tokenizer: Tokenizer, constraints: Constraints) -> list[Restriction]:

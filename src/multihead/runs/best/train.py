@@ -424,7 +424,9 @@ class BestRun:
         With all made pairs, the predictions of the teachers would take most of their time (docs/lab-notes.md,
         "Captions").
         """
-        made, few = self._folder / plan.PAIRS, self._folder / plan.FEW_MADE
+        made, few, output = (self._folder / name for name in (plan.PAIRS, plan.FEW_MADE, plan.STUDENT_TEXT))
+        if work_folder.is_begun(output, work_folder.PREPARED):
+            return output
         if self._config.further is None or not made.stat().st_size:
             return self._folder / plan.TEXT
         if not few.exists():
@@ -433,7 +435,6 @@ class BestRun:
                 for number, line in enumerate(read):  # evenly spread
                     if (number + 1) * most // lines > number * most // lines or lines <= most:
                         written.write(line)
-        output = self._folder / plan.STUDENT_TEXT
         derive(self._text(), output, self._context, added=[CorpusSettings(source=few, weight=1.0)])
         return output
 
