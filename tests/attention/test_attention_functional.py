@@ -15,6 +15,7 @@ from multihead.attention import (
     Full,
     Mask,
     Padding,
+    PrefixLM,
     attention,
     explicit_attention,
     masked_softmax,
@@ -279,6 +280,10 @@ def test_shapes_that_do_not_fit_are_named(unchecked: None) -> None:
         attention(query, key, value, mask=Padding([1, 2]))
     with pytest.raises(MaskError, match=r"Dense\(mask\)"):
         attention(query, key, value, mask=torch.ones(2, 5, dtype=torch.bool))  # type: ignore[arg-type]
+    for backend in ("auto", "explicit", "sdpa", "blockwise", "long"):  # parts that were made for different batches
+        for lengths in ([1, 2], [1, 2, 3, 4]):
+            with pytest.raises(ShapeError, match=rf"Padding\(.*\) was made for {len(lengths)} sentences.* 3"):
+                attention(query, key, value, mask=Padding(lengths) & PrefixLM([1, 2, 3]), backend=backend)  # type: ignore[arg-type]
 
 
 def test_settings_that_cannot_be(unchecked: None) -> None:

@@ -80,6 +80,29 @@ def test_what_speaks_of_keys_alone_becomes_the_key_padding_mask() -> None:
     assert list(per_sentence.attn_mask.shape) == [8, 2, 3]
 
 
+def test_both_are_on_the_device_of_the_mask() -> None:
+    """A part without tensors of its own, too; on a device that holds no values."""
+    lengths = torch.tensor([3, 1], device="meta")
+    for mask in (Causal() & Padding(lengths), Padding(lengths) & SlidingWindow(1)):
+        masks = to_torch(mask, 3, 3, batch=2, heads=4)
+        assert masks.attn_mask is not None
+        assert masks.key_padding_mask is not None
+        assert masks.attn_mask.device.type == masks.key_padding_mask.device.type == "meta"
+
+
+@pytest.mark.parametrize("shape", [(6, 0, 4), (6, 4, 0), (0, 4, 4), (0, 0, 0)])
+def test_masks_of_heads_may_have_empty_axes(shape: tuple[int, int, int]) -> None:
+    number, queries, keys = shape
+    mask, bias = from_torch(torch.zeros(shape, dtype=torch.bool), heads=2)
+    assert bias is None
+    assert mask is not None
+    assert mask.dense(queries, keys).shape == (number // 2, 2, queries, keys)
+    mask, bias = from_torch(torch.zeros(shape), heads=2)
+    assert mask is None
+    assert bias is not None
+    assert bias.shape == (number // 2, 2, queries, keys)
+
+
 def test_numbers_become_a_bias() -> None:
     square = generate_square_subsequent_mask(4)
     padding = torch.zeros(2, 4).index_fill(1, torch.tensor([3]), -torch.inf)

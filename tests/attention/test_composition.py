@@ -253,6 +253,36 @@ def test_a_bias_below_the_range_of_a_half_type_forbids(dtype: torch.dtype, need_
     torch.testing.assert_close(hidden, attention(*tensors, mask=Dense(seen), need_weights=need_weights)[0])
 
 
+@pytest.mark.parametrize(("score", "align"), PAIRS)
+def test_under_autocast_both_paths_have_the_type_of_the_query(score: str, align: str) -> None:
+    attention = made(score, align).float().eval()
+    query, key, value = (tensor.detach().float() for tensor in inputs())
+    exact, exact_weights = attention(query, key, value, need_weights=True)
+    assert exact_weights is not None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, weights = attention(query, key, value, need_weights=True)
+        alone, nothing = attention(query, key, value)
+    assert nothing is None
+    assert weights is not None
+    assert (output.dtype, weights.dtype, alone.dtype) == (torch.float32,) * 3
+    if align in ("softmax", "sigmoid"):  # others may choose another key where two scores are rounded alike
+        for found in (output, alone):
+            torch.testing.assert_close(found, exact, rtol=0.1, atol=0.1)
+        torch.testing.assert_close(weights, exact_weights, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("score", ["scaled dot", "additive"])
+def test_a_bias_of_empty_axes_is_added(score: str) -> None:
+    attention, (query, key, value) = made(score), inputs()
+    for queries, keys in ((0, KEYS), (QUERIES, 0), (0, 0)):
+        tensors = query[:, :queries], key[:, :keys], value[:, :keys]
+        for bias in (torch.zeros(queries, keys), torch.zeros(BATCH, queries, keys), torch.zeros(1, queries, keys)):
+            output, weights = attention(*tensors, bias=bias, need_weights=True)
+            assert torch.equal(output, torch.zeros(BATCH, queries, DIM).double())
+            assert weights is not None
+            assert weights.shape == (BATCH, queries, keys)
+
+
 def test_dropout_is_on_the_weights_and_only_in_training() -> None:
     query, key, value = inputs()
     attention = Attention(Dot(), dropout=0.5)

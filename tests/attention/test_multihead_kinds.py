@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from multihead.attention import (
     split_heads,
 )
 from multihead.errors import ConfigurationError
+from multihead.models.layers import sinusoid
 
 EXACT = {"rtol": 1e-11, "atol": 1e-12}
 WIDTH, HEADS = 12, 3
@@ -103,6 +106,24 @@ def test_dropped_weights_of_a_sink_are_those_of_the_function() -> None:
     assert not torch.allclose(found, ours.eval()(x)[0])
 
 
+@pytest.mark.parametrize("qk_norm", [None, "layer"])
+def test_the_explicit_backend_is_differentiable_twice(qk_norm: str | None, compiled: Any) -> None:
+    """With norms and rotary positions too, which are compiled kernels on a CPU."""
+    torch.manual_seed(2)
+    ours = MultiHeadAttention(16, 2, qk_norm=qk_norm)  # type: ignore[arg-type]
+    x, turns = torch.randn(2, 5, 16), sinusoid(torch.arange(5), 8, "halves")
+    found = []
+    for context in (nullcontext, compiled):
+        leaves = [x.clone().requires_grad_(), *ours.parameters()]
+        with context():
+            output, _ = ours(leaves[0], mask=Causal(), turns=turns, backend="explicit")
+            first = torch.autograd.grad(output.pow(3).sum(), leaves, create_graph=True)
+            second = torch.autograd.grad(sum(gradient.square().sum() for gradient in first), leaves)  # type: ignore[arg-type]
+        found.append([*first, *second])
+    for one, plain in zip(*found, strict=True):
+        torch.testing.assert_close(one, plain, rtol=1e-3, atol=1e-4 * float(plain.detach().abs().max()))
+
+
 def test_an_impossible_cap_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"soft_cap=-1\.0: a bound above 0 is needed"):
+    with pytest.raises(ConfigurationError, match=r"soft_cap=-1\.0: a finite bound above 0 is needed"):
         module(soft_cap=-1.0)

@@ -22,7 +22,10 @@ from multihead.attention import (
     SlidingWindow,
     attention,
     sink_attention,
+    sinks,
 )
+from multihead.attention.backends.call import describe_call
+from multihead.attention.backends.long import Long
 from multihead.attention.sinks import _SinkRule, _with_sink
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
@@ -69,6 +72,51 @@ def test_the_sink_is_a_term_of_the_denominator(mask: Mask | None, bias: str | No
         torch.testing.assert_close(output, expected, **EXACT)
         for got, right in zip(torch.autograd.grad(output, tensors, seed), wanted, strict=True):
             torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+
+
+LONG = [None, Causal(), Padding([70, 0]), Causal() & Padding([40, 70], [70, 50]), SlidingWindow(9) & Causal()]
+
+
+@pytest.mark.parametrize("mask", LONG, ids=repr)
+@pytest.mark.parametrize("alibi", [False, True])
+def test_the_kernel_for_long_sequences_is_the_equation_with_its_gradients(mask: Mask | None, alibi: bool) -> None:
+    """It computes no extra key; one head has no sink, and one pays it nearly all of the weight."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((2, 4, 70, 16), (2, 2, 70, 16), (2, 2, 70, 16))
+    tensors = [torch.randn(shape, generator=generator) for shape in shapes]
+    tensors.append(torch.tensor([0.0, -math.inf, -2.0, 20.0]))
+    upstream = torch.randn(2, 4, 70, 16, generator=generator)
+    found = []
+    for backend in ("long", "explicit"):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        bias = ALiBi(4) if alibi else None
+        try:
+            output, _ = sink_attention(*leaves, mask=mask, bias=bias, backend=backend)  # type: ignore[arg-type]
+        except ConfigurationError as error:
+            pytest.skip(str(error))
+        found.append((output, *torch.autograd.grad(output, leaves, upstream)))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_a_long_sequence_needs_no_tensor_of_queries_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(1, 2, 300, 16)
+    sink = torch.tensor([0.5, -1.0])
+    if Long().refuse(describe_call(x, x, x, mask=Causal())) is not None:
+        pytest.skip("there are no compiled kernels")
+    expected, _ = sink_attention(x, x, x, sink, mask=Causal(), need_weights=True)
+    monkeypatch.delattr(sinks, "_with_sink")
+    output, _ = sink_attention(x, x, x, sink, mask=Causal())
+    torch.testing.assert_close(output, expected)
+    half, _ = sink_attention(x.bfloat16(), x.bfloat16(), x.bfloat16(), sink, mask=Causal())
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), expected, rtol=0.03, atol=0.03)
+
+
+def test_what_the_kernel_for_long_sequences_lacks_is_named() -> None:
+    query, key, value, sink = (tensor.detach() for tensor in inputs())
+    with pytest.raises(ConfigurationError, match="backend='long' "):
+        sink_attention(query, key, value, sink, backend="long")
 
 
 def test_no_sink_is_plain_attention_and_heads_may_be_grouped() -> None:

@@ -106,7 +106,7 @@ def test_what_can_cap_is_chosen_and_the_rest_refuse() -> None:
     for backend in ("sdpa", "blockwise", "short", "long", "varlen"):
         with pytest.raises(ConfigurationError, match=r"soft_cap=0.7: write backend='explicit' or 'flex'"):
             attention(query, key, value, soft_cap=CAP, backend=backend)  # type: ignore[arg-type]
-    for cap in (0.0, -1.0, float("nan")):
+    for cap in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match=r"soft_cap=.*above 0"):
             attention(query, key, value, soft_cap=cap)
         with pytest.raises(ConfigurationError, match=r"^cap=.*above 0"):

@@ -103,6 +103,21 @@ def test_constants_move_nothing_and_distances_decide(project: Projection) -> Non
     assert project(torch.tensor([3e38, 0.0]), torch.tensor([False, True])).tolist() == [0.0, 1.0]
 
 
+@BOTH
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_row_that_is_no_number_is_nan_as_with_softmax(project: Projection, bad: float) -> None:
+    values = scores(3, 5)
+    clean = project(values)
+    values[1, 2] = bad
+    values[2] = bad
+    values.requires_grad_()
+    found = project(values)
+    assert torch.equal(found.isnan(), values.softmax(-1).isnan())
+    assert torch.equal(found[0], clean[0])
+    (gradient,) = torch.autograd.grad(found[0, 0], values)
+    assert gradient[0].isfinite().all()
+
+
 def test_entmax_lies_between_softmax_and_sparsemax() -> None:
     values = scores(50, 9)
     dense, sparse = ((project(values) > 0).sum() for project in (entmax15, sparsemax))

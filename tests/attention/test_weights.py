@@ -101,6 +101,24 @@ def test_nan_in_padding_stays_there() -> None:
     assert clean.sum() == pytest.approx(4 * sum(lengths))  # each query gives away 1
 
 
+def test_nan_in_padding_reaches_no_gradient() -> None:
+    lengths = [5, 9, 2]
+    mask = Padding(lengths, lengths)
+    counts, upstream = torch.randn(3, 4, 9), torch.randn(3, 4, 2, 9)
+    found = []
+    for filling in (0.0, torch.nan):
+        query, key = drawn()
+        for number, length in enumerate(lengths):
+            query[number, :, length:] = filling
+            key[number, :, length:] = filling
+        leaves = query.requires_grad_(), key.requires_grad_()
+        received = (received_attention(query, key, mask=mask, block=4) * counts).sum()
+        some = (attention_weights(query, key, mask=mask, queries=[1, 8]) * upstream).sum()
+        found.append([*torch.autograd.grad(received, leaves), *torch.autograd.grad(some, leaves)])
+    for clean, spoilt in zip(*found, strict=True):
+        torch.testing.assert_close(spoilt, clean)
+
+
 def test_the_sums_of_half_types_are_in_float32() -> None:
     query, key = (tensor.bfloat16() for tensor in drawn(queries=600, keys=600))
     sums = received_attention(query, key)

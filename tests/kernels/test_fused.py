@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -264,9 +266,46 @@ def test_types_under_autocast(compiled) -> None:
                     assert layer_norm(x, gain, None, 1e-5).dtype == torch.float32
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong(compiled) -> None:
+TWICE = {
+    "norm": lambda t: layer_norm(t["x"], t["gain"], t["shift"], 1e-5),
+    "norm without a shift, of a part of wider rows": lambda t: layer_norm(t["x"][..., 4:], t["gain"][4:], None, 1e-5),
+    "sum": lambda t: add(t["x"], t["branch"], 0.3),
+    "sum and norm": lambda t: torch.cat(add_norm(t["x"], t["branch"], t["gain"], t["shift"], 1e-5, 0.3)),
+    "norm of the sum": lambda t: add_norm(t["x"], t["branch"], t["gain"], t["shift"], 1e-5, 0.3).normed,
+    "norm of the sum, in bfloat16": lambda t: add_norm(
+        t["x"], t["branch"], t["gain"], t["shift"], 1e-5, 0.3, dtype=torch.bfloat16
+    ).normed.float(),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", TWICE)
+def test_second_derivatives_are_those_of_the_plain_form(name, dtype, compiled) -> None:
+    """With the same masks of dropout, which are drawn again."""
+    results = []
+    for context in (nullcontext, compiled):
+        tensors = made(16, dtype)
+        leaves = list(tensors.values())
+        with context(), step(3):
+            y = TWICE[name](tensors)
+            weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+            first = torch.autograd.grad((y.square() * weight).sum(), leaves, create_graph=True, allow_unused=True)
+            total = sum(gradient.float().square().sum() for gradient in first if gradient is not None)
+            second = torch.autograd.grad(total, leaves, allow_unused=True)
+        results.append([*first, *second])
+    tolerance = 1e-4 if dtype == torch.float32 and "bfloat16" not in name else 0.03
+    for ours, theirs in zip(*results, strict=True):
+        if ours is None or theirs is None:
+            assert all(one is None or not one.any() for one in (ours, theirs))
+            continue
+        assert ours.dtype == theirs.dtype
+        scale = float(theirs.detach().abs().max())
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+
+
+def test_a_second_derivative_of_an_activation_is_refused_rather_than_wrong(compiled) -> None:
     x = torch.randn(2, 3, 8, requires_grad=True)
-    (gradient,) = torch.autograd.grad(layer_norm(x, torch.ones(8), None, 1e-5).square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(activation_dropout(x, None, "gelu", 0.0).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 

@@ -71,6 +71,21 @@ def test_the_gradient_is_rotated_back() -> None:
     torch.testing.assert_close(x.grad, x.detach(), rtol=1e-5, atol=1e-5)
 
 
+def test_second_derivatives_are_those_of_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, turns = torch.randn(2, 9, HEADS * DIM + 7), turns_of(torch.arange(9))
+    results = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            if not compiled:
+                patch.setattr(pointwise, "library_for", lambda *_: None)
+            given = wide.clone().requires_grad_()
+            loss = rotate(given[..., 7:], turns).pow(3).sum()
+            (first,) = torch.autograd.grad(loss, given, create_graph=True)
+            results.append((first, *torch.autograd.grad(first.square().sum(), given)))
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-3)
+
+
 def test_products_depend_on_distances() -> None:
     x, y = torch.randn(1, 1, DIM), torch.randn(1, 1, DIM)
     at = [(rotate(x, turns_of(torch.tensor([t + 5]))) * rotate(y, turns_of(torch.tensor([t])))).sum() for t in (0, 90)]

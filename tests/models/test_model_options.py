@@ -19,6 +19,7 @@ import torch
 from multihead.attention import Causal, MultiHeadAttention, Padding, choose
 from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
+from multihead.models.layers import Residual
 from multihead.models.parallel_blocks import ParallelEncoderLayer
 from multihead.models.transformer import Transformer
 
@@ -411,6 +412,27 @@ def test_hidden_states_carry_the_scale_of_the_projection(small: Any) -> None:
     model.load_state_dict(small.model(embedding_scale="none").state_dict())
     plain = small.model(embedding_scale="none").hidden(source, lengths, target)
     torch.testing.assert_close(model.hidden(source, lengths, target) * 4, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("embedding_norm", [False, True])
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_under_autocast_every_residual_sum_is_in_float32(
+    small: Any, monkeypatch: pytest.MonkeyPatch, norm: str, kind: str, embedding_norm: bool
+) -> None:
+    """The state that enters a sum, and the one that leaves it, in two layers of each stack."""
+    found, add = list[torch.dtype](), Residual.add
+
+    def noted(residual: Residual, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        states = add(residual, x, output)
+        found.extend((x.dtype, states.dtype))
+        return states
+
+    monkeypatch.setattr(Residual, "add", noted)
+    model = small.model(dtype=torch.float32, norm=norm, norm_kind=kind, embedding_norm=embedding_norm)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits(small, model)
+    assert found == [torch.float32] * 2 * (2 * 2 + 2 * 3)
 
 
 def test_a_model_can_be_copied_and_pickled(small: Any) -> None:

@@ -79,7 +79,8 @@ class Attention(nn.Module):
             generator: source of random numbers for alignments that draw.
 
         Returns:
-            The weighted sums of the values [batch, query, value_dim], and the weights (before dropout) or None.
+            The weighted sums of the values [batch, query, value_dim], and the weights (before dropout) or None; both in
+            the query's type, also under autocast.
 
         Raises:
             ShapeError: the shapes of tensors, mask or bias do not match.
@@ -112,10 +113,11 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if self.fuses and not need_weights:
             assert isinstance(self.score, Product)
-            return _fused(self.score, query, keys, value, mask, bias, dropout), None
+            return _fused(self.score, query, keys, value, mask, bias, dropout).to(query.dtype), None
         scores, allowed = masked_scores(self.score.from_keys(query, keys), mask, bias)
         weights = self.align(scores, allowed, generator=generator)
-        return F.dropout(weights, dropout) @ value, weights if need_weights else None
+        output = F.dropout(weights, dropout) @ value
+        return output.to(query.dtype), weights.to(query.dtype) if need_weights else None
 
     @property
     def fuses(self) -> bool:
@@ -178,7 +180,7 @@ def masked_scores(
         bias = bias.dense(scores.shape[1], scores.shape[2], scores.dtype, scores.device).squeeze(1)
     _check_bias(bias, scores)
     bias = bias.to(scores.dtype)  # of half types, what is very negative becomes -inf: it forbids, too
-    finite = ~torch.isneginf(bias).view(-1, *bias.shape[-2:])
+    finite = ~torch.isneginf(bias if bias.dim() == 3 else bias[None])
     return scores + bias, finite if allowed is None else allowed & finite
 
 

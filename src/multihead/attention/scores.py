@@ -275,7 +275,7 @@ class SoftCap(Score):
         cap: c.
 
     Raises:
-        ConfigurationError: the cap is not above 0.
+        ConfigurationError: the cap is not above 0 and finite.
     """
 
     def __init__(self, score: Score, cap: float) -> None:

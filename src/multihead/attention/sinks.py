@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import dense_bias, describe_call
-from multihead.attention.biases import Bias, ScoreRule
+from multihead.attention.backends.call import dense_bias, describe_call, without_autocast
+from multihead.attention.backends.long import MANY, Long, LongPlan, long_attention
+from multihead.attention.biases import ALiBi, Bias, ScoreRule
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask, Padding, Rule
 from multihead.attention.masks.algebra import Derived
@@ -46,6 +47,11 @@ def sink_attention(
     It is `multihead.attention.attention` with one more key, whose score is z_h and whose value is 0, so every backend
     that takes a bias computes it. z_h = 0 is "softmax one"; z_h = -inf is no sink.
 
+    Long sequences on a CPU, with masks that our compiled kernel takes (``backend="long"``), need memory linear in the
+    length, and so does ``backend="flex"``. For other backends the logits are a bias, and a kernel takes mask and bias
+    as one tensor. With a mask that differs from query to query, such as ``Causal()``, its shape is [1 or batch, heads,
+    queries, keys + 1].
+
     Args:
         query: Q.
         key: K.
@@ -68,7 +74,24 @@ def sink_attention(
     heads, kv_len = query.shape[1], key.shape[2]
     if sink.shape != (heads,):
         raise ShapeError(f"the sink has shape {list(sink.shape)}; give one logit for each of the {heads} heads")
-    describe_call(query, key, value, mask=mask, bias=bias, dropout_p=dropout_p)  # before both are put together
+    # Before both are put together, so that errors name what was given.
+    call = describe_call(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+        soft_cap=soft_cap,
+    )
+    if backend in ("auto", "long"):
+        long = Long()
+        refusal = long.refuse(call)
+        if refusal is None and (backend == "long" or query.shape[2] * kv_len >= MANY):
+            return _long(long.plan(call, "a sink"), query, key, value, sink, bias, scale), None
+        if backend == "long":
+            raise ConfigurationError(f"backend={backend!r} {refusal}")
     if mask is not None:
         query, key, value = KnownPadding(mask).hide(query, key, value)
     logits = sink.to(query.dtype)
@@ -90,6 +113,22 @@ def sink_attention(
         backend=backend,
     )
     return output, None if weights is None else weights[..., :-1]
+
+
+def _long(
+    plan: LongPlan,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sink: Tensor,
+    bias: Tensor | Bias | None,
+    scale: float | None,
+) -> Float[Tensor, "batch heads query value_dim"]:
+    """Attention with a sink by our kernel for long sequences, which reads nothing that the mask hides."""
+    assert bias is None or isinstance(bias, ALiBi)  # or the call is refused
+    with without_autocast(query.device.type):  # the plan has settled the type
+        q, k, v = (tensor.to(plan.compute_dtype or query.dtype) for tensor in (query, key, value))
+        return long_attention(q, k, v, plan.seen, bias=bias, scale=scale, sink=sink).to(query.dtype)
 
 
 def _with_sink(

@@ -30,7 +30,7 @@ def sparsemax(scores: Float[Tensor, "*axes"], mask: Bool[Tensor, ...] | None = N
         \mathrm{sparsemax}(s) = \arg\min_{p \in \Delta} \lVert p - s \rVert^2 = [s - \tau]_+
 
     Scores that are 1 or more below the highest get exactly 0. A row without an allowed entry is 0, with a gradient of
-    0. Half types are computed in float32. Differentiable once.
+    0. A row with NaN or +inf is NaN, as with softmax. Half types are computed in float32. Differentiable once.
 
     Args:
         scores: any shape.
@@ -75,7 +75,7 @@ class _Sparsemax(torch.autograd.Function):
         count = _counts(ordered)
         thresholds = (ordered.cumsum(-1) - 1) / count  # tau, if the k highest scores are the support
         support = (ordered > thresholds).sum(-1, keepdim=True)
-        return (below - thresholds.gather(-1, support - 1)).clamp(min=0)
+        return (below - thresholds.gather(-1, _last(support))).clamp(min=0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -100,7 +100,7 @@ class _Entmax15(torch.autograd.Function):
         mean, square = ordered.cumsum(-1) / count, ordered.square().cumsum(-1) / count
         thresholds = mean - (1 / count - (square - mean.square())).clamp(min=0).sqrt()
         support = ((ordered >= thresholds) & (ordered > -1)).sum(-1, keepdim=True)
-        return (below - thresholds.gather(-1, support - 1)).clamp(min=0).square()
+        return (below - thresholds.gather(-1, _last(support))).clamp(min=0).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -111,6 +111,11 @@ class _Entmax15(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (weights,) = ctx.saved_tensors
         return _project_gradient(weights.sqrt(), gradient)
+
+
+def _last(support: Tensor) -> Tensor:
+    """The place of the lowest score in the support; 0 for a row with NaN or infinity, whose thresholds are all NaN."""
+    return (support - 1).clamp(min=0)
 
 
 def _counts(ordered: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from multihead.attention.backends.call import at_least_float32, describe_call
 from multihead.attention.backends.explicit import explicit_weights
 from multihead.attention.biases import Bias
 from multihead.attention.masks import Mask
+from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError, ShapeError
 
 BLOCK = 128
@@ -136,7 +137,10 @@ class _Scores:
         scale: float | None,
         soft_cap: float | None,
     ) -> None:
-        describe_call(query, key, key, mask=mask, bias=bias, dropout_p=0.0, need_weights=True, soft_cap=soft_cap)
+        call = describe_call(query, key, key, mask=mask, bias=bias, dropout_p=0.0, need_weights=True, soft_cap=soft_cap)
+        if mask is not None and call.training:
+            # A masked weight of NaN is 0, but its gradient would be multiplied by the NaN in queries and keys.
+            query, key, _ = KnownPadding(mask).hide(query, key, key[..., :0])
         self.query, self.key, self.mask, self.bias = query, key, mask, bias
         self.scale, self.soft_cap = scale, soft_cap
 

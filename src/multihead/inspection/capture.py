@@ -190,7 +190,8 @@ def capture(
 
     Raises:
         InputError: ``model`` is not a module, or has no attention that can be captured.
-        ConfigurationError: a name is not one of its attentions, or one of them is captured already.
+        ConfigurationError: a name is not one of its attentions, or one of them is captured already; or a module of
+            PyTorch is pruned or parametrized.
         ShapeError: in the block: a replacement has another shape than what it replaces.
     """
     found = attentions(model)
@@ -292,7 +293,7 @@ def _watching_one_head(module: Attention, watch: Watch) -> Iterator[None]:
         separate = module.fuses and not need_weights  # otherwise the weights are computed anyway; some are drawn
         output, own = compute(query, keys, value, mask=mask, bias=bias, need_weights=not separate, generator=generator)
         if own is None:
-            own = module.align(*masked_scores(module.score.from_keys(query, keys), mask, bias))
+            own = module.align(*masked_scores(module.score.from_keys(query, keys), mask, bias)).to(query.dtype)
         seen = watch.see(own[:, None], output[:, None], value[:, None])
         return seen.heads.squeeze(1), seen.weights.squeeze(1) if need_weights else None
 

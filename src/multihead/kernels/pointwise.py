@@ -87,9 +87,11 @@ def layer_norm(
         dtype: dtype of the result; None = PyTorch's: float32 under autocast, else x's. `product_type` returns the one
             that the next product needs.
     """
-    dtype = _norm_type(x) if dtype is None else dtype
+    dtype = stream_type(x) if dtype is None else dtype
     if _native(x, None, gain, shift) and dtype in TYPES:
-        normed: Tensor = _AddNorm.apply(x, None, gain, shift, eps, NO_DROPOUT, dtype)[1]  # type: ignore[no-untyped-call]
+        # Contiguous outside of the function, which saves its input: a copy made inside would have no second derivative.
+        dense = x.contiguous()
+        normed: Tensor = _AddNorm.apply(dense, None, gain, shift, eps, NO_DROPOUT, dtype)[1]  # type: ignore[no-untyped-call]
         return normed
     return _plain_norm(x, gain, shift, eps, dtype)
 
@@ -105,7 +107,7 @@ def add_norm(
     dtype: torch.dtype | None = None,
 ) -> Sum:
     """`add`, then `layer_norm` of the sum, in one pass; gradients may flow to both results."""
-    dtype = _norm_type(x) if dtype is None else dtype
+    dtype = stream_type(x) if dtype is None else dtype
     site = next_site(x, p)
     if site is not None and _native(x, branch, gain, shift) and dtype in TYPES:
         return Sum(*_AddNorm.apply(x, branch, gain, shift, eps, site, dtype))  # type: ignore[no-untyped-call]
@@ -119,7 +121,8 @@ def product_type(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def _norm_type(x: Tensor) -> torch.dtype:
+def stream_type(x: Tensor) -> torch.dtype:
+    """The dtype of the residual stream: float32 under autocast, in which it is summed; else x's."""
     return torch.float32 if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64 else x.dtype
 
 
@@ -150,7 +153,10 @@ def _plain_norm(x: Tensor, gain: Tensor, shift: Tensor | None, eps: float, dtype
 
 
 class _AddNorm(torch.autograd.Function):
-    """Sum, norm, or both: without ``branch`` there is no sum, without ``gain`` no norm; a missing result is None."""
+    """Sum, norm, or both: without ``branch`` there is no sum, without ``gain`` no norm; a missing result is None.
+
+    Without ``branch``, ``x`` is contiguous. PyTorch computes gradients that are differentiated again.
+    """
 
     @staticmethod
     def forward(
@@ -183,13 +189,12 @@ class _AddNorm(torch.autograd.Function):
         summed = None if gain is None else (x if total is None else total)
         ctx.save_for_backward(summed, gain, means, rstds)
         ctx.site = site  # keeps the memory alive that the arguments point to
-        ctx.arguments, ctx.types = arguments, (branch_type, dtype)
+        ctx.arguments, ctx.types, ctx.eps = arguments, (branch_type, dtype), eps
         ctx.has_branch, ctx.has_shift = branch is not None, shift is not None
         ctx.set_materialize_grads(False)
         return total, normed
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_total, grad_normed = gradients  # either may be None
         total, gain, means, rstds = ctx.saved_tensors
@@ -199,6 +204,8 @@ class _AddNorm(torch.autograd.Function):
             return (None,) * 7
         if grad_normed is None:
             gain = None  # only the sum has a gradient: the kernel skips the norm
+        if torch.is_grad_enabled() or library_for(like) is None:
+            return *_plain_gradients(ctx, total, gain, grad_total, grad_normed), None, None, None
         library = library_for()
         assert library is not None
         width, count = like.shape[-1], like.numel()
@@ -224,6 +231,28 @@ class _AddNorm(torch.autograd.Function):
             )
             check(status)
         return grad_x, grad_branch, grad_gain, grad_shift, None, None, None
+
+
+def _plain_gradients(
+    ctx: Any, total: Tensor | None, gain: Tensor | None, grad_total: Tensor | None, grad_normed: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The definition of the gradients to x, branch, gain and shift; differentiable any number of times."""
+    grad_gain = grad_shift = None
+    if gain is not None:
+        assert total is not None
+        assert grad_normed is not None
+        full = grad_normed.to(total.dtype)
+        centered = total - total.mean(-1, keepdim=True)
+        rstd = (centered.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        unit, of_unit = centered * rstd, full * gain
+        along = (of_unit * unit).mean(-1, keepdim=True)
+        of_total = (of_unit - of_unit.mean(-1, keepdim=True) - unit * along) * rstd
+        grad_total = of_total if grad_total is None else grad_total + of_total
+        grad_gain = (full * unit).flatten(0, -2).sum(0)
+        grad_shift = full.flatten(0, -2).sum(0) if ctx.has_shift else None
+    assert grad_total is not None
+    grad_branch = ctx.site.apply(grad_total).to(ctx.types[0]) if ctx.has_branch else None
+    return grad_total, grad_branch, grad_gain, grad_shift
 
 
 def _empty_vector(like: Tensor, needed: bool) -> Tensor | None:
@@ -354,7 +383,7 @@ def rotate(x: Float[Tensor, "batch length width"], turns: Turns) -> Float[Tensor
 
 
 class _Rotate(torch.autograd.Function):
-    """Its gradient is rotated back."""
+    """Its gradient is rotated back, by itself: it is differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, turns: Tensor, back: bool) -> Tensor:
@@ -377,7 +406,6 @@ class _Rotate(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (turns,) = ctx.saved_tensors
         return _Rotate.apply(gradients[0], turns, not ctx.back), None, None  # type: ignore[no-untyped-call]

@@ -310,15 +310,29 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(pointwise.product_type(x))
 
 
+class StreamRMSNorm(RMSNorm):
+    """RMS norm whose result is the residual stream, and is summed in float32."""
+
+    def forward(self, x: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
+        """Normalize the last axis."""
+        wide = x.to(pointwise.stream_type(x))
+        return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps)
+
+
 def make_norm(config: StackConfig) -> LayerNorm | RMSNorm:
-    """A norm of the kind that the settings say."""
+    """A norm of the kind that the settings say, in front of products."""
     return (RMSNorm if config.norm_kind == "rms" else LayerNorm)(config.width, eps=config.norm_eps)
+
+
+def _stream_norm(config: StackConfig) -> LayerNorm | RMSNorm:
+    """A norm of the same kind behind a sum; `pointwise.add_norm` computes a layer norm with the sum."""
+    return StreamRMSNorm(config.width, eps=config.norm_eps) if config.norm_kind == "rms" else make_norm(config)
 
 
 def _embedding_norm(config: StackConfig) -> nn.Module:
     if not config.embedding_norm:
         return nn.Identity()
-    return nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_kind == "layer" else make_norm(config)
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_kind == "layer" else _stream_norm(config)
 
 
 class Residual(nn.Module):
@@ -332,9 +346,9 @@ class Residual(nn.Module):
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
-        self.norm = make_norm(config)
-        self.dropout = Dropout(config.dropout_of("residual"))
         self.pre = config.norm == "pre"
+        self.norm: LayerNorm | RMSNorm = make_norm(config) if self.pre else _stream_norm(config)
+        self.dropout = Dropout(config.dropout_of("residual"))
 
     def enter(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
         """The input of the sub-layer."""

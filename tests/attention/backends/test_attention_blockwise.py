@@ -227,6 +227,20 @@ def test_nothing_at_all_is_blocks_too() -> None:
             torch.testing.assert_close(output, attention(query, key, key, mask=mask, backend="explicit")[0])
 
 
+def test_no_sentences_are_blocks_too() -> None:
+    nothing = torch.zeros(0, dtype=torch.long)
+    for queries, keys in ((3, 5), (5, 5), (0, 5), (5, 0)):
+        query = torch.randn(0, 2, queries, 4, requires_grad=True)
+        key = torch.randn(0, 2, keys, 4, requires_grad=True)
+        masks: list[Mask] = [Padding([]), Padding([]) & Causal(), Padding([], []), PrefixLM([]) & Padding(nothing)]
+        for mask in masks:
+            output, _ = attention(query, key, key, mask=mask, backend="blockwise")
+            assert output.shape == query.shape
+            output.sum().backward()
+            assert query.grad is not None
+            assert query.grad.shape == query.shape
+
+
 def test_dropout_reaches_every_block() -> None:
     torch.manual_seed(0)
     query = torch.zeros(1, 1, 600, 4)

@@ -208,6 +208,22 @@ def test_segments_are_those_of_all_cuts() -> None:
     assert (marginals[4] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_lengths_beyond_the_text_are_all_of_it(dtype: torch.dtype) -> None:
+    """In chains and segments alike; without a look at the values, which may be on another device."""
+    unary, transition = inputs(2)
+    segment = torch.randn(3, 4, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lengths, beyond = (torch.tensor(numbers, dtype=dtype) for numbers in ([4, 2, 0], [9, 2, -1]))
+    for function, scores in (
+        (chain_marginals, unary),
+        (chain_log_partition, unary),
+        (semi_markov_marginals, segment),
+        (semi_markov_log_partition, segment),
+    ):
+        expected = function(scores, transition, lengths)  # type: ignore[operator]
+        assert torch.equal(function(scores, transition, beyond), expected)  # type: ignore[operator]
+
+
 def test_segments_of_width_one_are_a_chain_and_every_position_is_covered_once() -> None:
     unary, transition = inputs(3, 5)
     one_wide = semi_markov_marginals(unary[:, :, None], transition)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 
 from multihead.attention import Causal, Dense, MaskFunction, Padding
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, ShapeError
 
 WIDTH, HEADS, BATCH, QUERIES, KEYS = 12, 4, 3, 4, 5
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2}
@@ -205,6 +206,17 @@ def test_first_values_and_dropout_are_the_same_seed_for_seed(options: str, need_
         assert not torch.allclose(expected[1].sum(-1), torch.ones(()))  # weights after dropout
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("options", ["plain", "batch first", "both keys"])
+def test_a_dropout_of_one_drops_all_as_in_pytorch(options: str, need_weights: bool) -> None:
+    theirs, ours = pair(dropout=1.0, **OPTIONS[options])
+    tensors = inputs(theirs)
+    results = run(ours, tensors, need_weights=need_weights)
+    same(results, run(theirs, tensors, need_weights=need_weights))
+    assert torch.equal(results[0], ours.out_proj.bias.detach().expand(results[0].shape))
+    assert not need_weights or not results[1].any()
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_sentence_without_its_batch_axis(options: str) -> None:
     theirs, ours = pair(**OPTIONS[options])
@@ -263,6 +275,37 @@ def test_from_torch_takes_the_parameters_themselves() -> None:
         tensors = inputs(theirs)
         same(run(ours, tensors), run(theirs, tensors))
         assert MultiheadAttention.from_torch(ours) is ours
+
+
+def test_from_torch_keeps_what_is_tied() -> None:
+    theirs, _ = pair(**OPTIONS["learned key"])
+    theirs.bias_v = theirs.bias_k
+    ours = MultiheadAttention.from_torch(theirs)
+    assert ours.bias_v is ours.bias_k is theirs.bias_k
+    assert [id(p) for p in ours.parameters()] == [id(p) for p in theirs.parameters()]
+    tensors = inputs(theirs)
+    same(run(ours, tensors), run(theirs, tensors))
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize("name", ["in_proj_weight", "bias_v"])
+def test_from_torch_refuses_what_is_computed_and_takes_it_once_it_is_a_parameter(name: str) -> None:
+    pruned, parametrized = (pair(**OPTIONS["learned key"])[0] for _ in range(2))
+    prune.random_unstructured(pruned, name, amount=0.5)
+    parametrize.register_parametrization(parametrized, name, Twice())
+    for theirs in (pruned, parametrized):
+        with pytest.raises(ConfigurationError, match=rf"{name} is a Tensor.*prune\.remove\(module, '{name}'\)"):
+            MultiheadAttention.from_torch(theirs)
+    prune.remove(pruned, name)
+    parametrize.remove_parametrizations(parametrized, name)
+    for theirs in (pruned, parametrized):
+        ours = MultiheadAttention.from_torch(theirs)
+        tensors = inputs(theirs)
+        torch.testing.assert_close(ours(*tensors)[0], theirs(*tensors)[0])
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -325,6 +368,29 @@ def test_our_masks_are_pytorchs_turned_round(options: str, need_weights: bool) -
         same(got, run(ours, tensors, need_weights=need_weights, **expected))
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("options", ["batch first", "zero key", "both keys"])
+def test_nothing_spreads_from_the_padding(options: str, need_weights: bool, dropout: float) -> None:
+    """Not even NaN, where the mask has lengths: with added keys, and with weights that are dropped."""
+    _, ours = pair(dropout=dropout, **OPTIONS[options])
+    query, *memory = inputs(ours)
+    lengths = torch.tensor([5, 1, 3])
+    behind = torch.arange(KEYS) >= lengths[:, None]
+    behind = (behind if ours.batch_first else behind.T)[..., None]
+    found = []
+    for filling in (0.0, torch.nan):
+        leaves = query, *(x.detach().masked_fill(behind, filling).requires_grad_() for x in memory)
+        torch.manual_seed(2)
+        output, weights = ours(*leaves, mask=Padding(lengths), need_weights=need_weights)
+        gradients = torch.autograd.grad(output.square().sum(), leaves)
+        found.append([output, *gradients, *([] if weights is None else [weights])])
+    for clean, spoilt in zip(*found, strict=True):
+        assert spoilt.isfinite().all()
+        if need_weights or not dropout or options != "batch first":  # else the weights are drawn again without the NaN
+            torch.testing.assert_close(spoilt, clean)
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_a_rule_knows_its_sentence_and_head_beside_added_keys(need_weights: bool) -> None:
     _, ours = pair(add_zero_attn=True, batch_first=True)
@@ -348,6 +414,35 @@ def test_static_keys_and_values() -> None:
         expected = torch.nn.functional.multi_head_attention_forward(*call, *rest, **named)
         for one, other in zip(multi_head_attention_forward(*call, *rest, **named), expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("zero", [False, True])
+def test_static_keys_may_be_more_than_those_of_the_call(zero: bool, need_weights: bool) -> None:
+    theirs, _ = pair(**OPTIONS["plain"])
+    longer = KEYS + 2
+    static = {
+        name: draw(BATCH * HEADS, longer, WIDTH // HEADS, seed=seed)
+        for name, seed in (("static_k", 7), ("static_v", 8))
+    }
+    call = (*inputs(theirs), WIDTH, HEADS, theirs.in_proj_weight, theirs.in_proj_bias, None, None)
+    rest = (zero, 0.0, theirs.out_proj.weight, theirs.out_proj.bias)
+    lengths = torch.tensor([longer, 1, 3])
+    behind = torch.arange(longer) >= lengths[:, None]
+    named = {**static, "need_weights": need_weights, "key_padding_mask": behind}
+    expected = torch.nn.functional.multi_head_attention_forward(*call, *rest, **named)
+    ours = {**static, "need_weights": need_weights, "mask": Padding(lengths)}
+    for got in (multi_head_attention_forward(*call, *rest, **given) for given in (named, ours)):
+        for one, other in zip(got, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other)
+    wrong = {**static, "attn_mask": ATTN}  # of the keys of the call, as PyTorch wants it, and so of no use
+    for function in (multi_head_attention_forward, torch.nn.functional.multi_head_attention_forward):
+        with pytest.raises(RuntimeError):
+            function(*call, *rest, **wrong)
+    with pytest.raises(ShapeError, match=r"attn_mask covers the 5 keys of the call, but static_k has 7"):
+        multi_head_attention_forward(*call, *rest, **wrong)
 
 
 def test_empty_batches_and_sequences() -> None:

@@ -7,6 +7,7 @@ a device: equal calls take equal paths, and nothing waits for an accelerator.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ def describe_call(
     Raises:
         ShapeError: tensors, mask or bias do not fit together.
         MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`, or the bias holds no floats.
-        ConfigurationError: an impossible dropout, or a soft cap that is not above 0.
+        ConfigurationError: an impossible dropout, or a soft cap that is not above 0 and finite.
     """
     _check_tensors(query, key, value)
     sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
@@ -157,7 +158,7 @@ def describe_call(
     if soft_cap is not None:
         check_soft_cap(soft_cap)
     if mask is not None:
-        _check_mask(mask, sizes)
+        check_mask(mask, sizes.batch, sizes.heads)
     training = _is_training(query, key, value, bias)
     return Call(query, key, value, mask, bias, dropout_p, need_weights, soft_cap, sizes, training)
 
@@ -235,13 +236,15 @@ def check_dropout(dropout: float, name: str = "dropout_p") -> None:
 
 
 def check_soft_cap(cap: float, name: str = "soft_cap") -> None:
-    """Check that it is above 0.
+    """Check that it is above 0 and finite.
 
     Raises:
         ConfigurationError: it is not.
     """
-    if not cap > 0:
-        raise ConfigurationError(f"{name}={cap}: a bound above 0 is needed; for scores without a bound leave it out")
+    if not 0 < cap < math.inf:  # infinity would multiply a tanh of 0
+        raise ConfigurationError(
+            f"{name}={cap}: a finite bound above 0 is needed; for scores without a bound leave it out"
+        )
 
 
 def check_broadcast(name: str, tensor: Tensor, sizes: Sizes) -> None:
@@ -303,13 +306,21 @@ def _check_bias(bias: Tensor | Bias, sizes: Sizes) -> None:
     check_broadcast("bias", bias, sizes)
 
 
-def _check_mask(mask: object, sizes: Sizes) -> None:
-    """Check that it is a mask, made for so many sentences and heads or for any number of them."""
+def check_mask(mask: object, batch: int | Tensor, heads: int | Tensor) -> None:
+    """Check that it is a mask, of which each part was made for so many sentences and heads or for any number of them.
+
+    Sizes are tensors in a trace of `torch.jit`.
+
+    Raises:
+        MaskError: it is not a mask.
+        ShapeError: a part was made for other numbers.
+    """
     if not isinstance(mask, Mask):
         raise MaskError(f"mask is a {type(mask).__name__}: for a boolean tensor, True = may attend, write Dense(mask)")
-    for name, size, want in zip(("sentences", "heads"), mask.sizes, (sizes.batch, sizes.heads), strict=True):
-        if size is not None and size != 1 and size != want:
-            raise ShapeError(f"the mask {mask!r} was made for {size} {name}, but there are {want}")
+    for part in mask.conjuncts:
+        for name, size, want in zip(("sentences", "heads"), part.sizes, (batch, heads), strict=True):
+            if size is not None and size != 1 and size != want:
+                raise ShapeError(f"the mask {part!r} was made for {size} {name}, but there are {want}")
 
 
 def _is_training(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | Bias | None) -> bool:

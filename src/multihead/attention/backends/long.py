@@ -9,7 +9,8 @@ query sees: causal masks (with more keys than queries, too), windows, packed doc
 ``&`` makes of them. It reads and writes float32 or bfloat16 in place and computes in float32. Where AVX512-BF16
 multiplies bfloat16, factors of this type are multiplied as they are, and weights are rounded to it, as in PyTorch's
 kernel. Results do not depend on the number of threads. A query without any key yields zeros, and nothing spreads from
-the padding. The only bias that it takes is :class:`~multihead.attention.biases.ALiBi`.
+the padding. The only bias that it takes is :class:`~multihead.attention.biases.ALiBi`. A sink
+(`attention.sinks`) scales the result of each query by its share of the sum of exponentials.
 """
 
 from __future__ import annotations
@@ -257,8 +258,17 @@ def long_attention(
     *,
     bias: ALiBi | None = None,
     scale: float | None = None,
+    sink: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "batch heads query dim"]:
-    """Attention by the compiled kernel, where `takes` holds.
+    r"""Attention by the compiled kernel, where `takes` holds.
+
+    With a sink z, rows are divided by a larger sum:
+
+    .. math::
+        o = o' e^{l' - l}, \quad l = \log(e^{l'} + e^z), \quad dz = -\sum e^{z - l} (do \cdot o)
+
+    where o' and l' are output and logarithm of the sum without it. The other gradients are those of the kernel with o
+    and l in place of o' and l'.
 
     The result is laid out as [batch, query, heads, dim], so joining the heads copies nothing.
 
@@ -269,10 +279,11 @@ def long_attention(
         seen: the keys that each query sees.
         bias: added to the scores.
         scale: of the scores; default 1 / sqrt(dim).
+        sink: z, a logit for each head.
 
     Raises:
         ConfigurationError: `takes` does not hold.
-        ShapeError: the stretches are not of these queries and keys, or the bias is of other heads.
+        ShapeError: the stretches are not of these queries and keys, or bias or sink are of other heads.
     """
     if not takes(query, key, value):
         raise ConfigurationError(
@@ -283,9 +294,11 @@ def long_attention(
     low, high = (one.clamp(0, key.shape[2]).to(torch.int32).contiguous() for one in seen)
     if low.shape not in shapes or low.shape != high.shape:
         raise ShapeError(f"one stretch a query is needed: {shapes[1]}, got {list(low.shape)} and {list(high.shape)}")
+    if sink is not None and sink.shape != query.shape[1:2]:
+        raise ShapeError(f"one logit a head is needed: [{query.shape[1]}], got {list(sink.shape)}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     rule = _Rule(Stretches(low, high), slopes_of(bias, query), scale)
-    result: Tensor = _Attention.apply(query, key, value, rule)  # type: ignore[no-untyped-call]
+    result: Tensor = _Attention.apply(query, key, value, sink, rule)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -311,7 +324,7 @@ class _Rule(NamedTuple):
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rule: _Rule) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, rule: _Rule) -> Tensor:
         library = library_for(query, key, value)
         assert library is not None
         query, key, value = dense_rows(query), dense_rows(key), dense_rows(value)
@@ -325,7 +338,11 @@ class _Attention(torch.autograd.Function):
             *(pointer(logs, logs.numel(), torch.float32), TYPES[dtype], *rule.arguments(query)),
         )
         check(status)
-        ctx.save_for_backward(query, key, value, out, logs)
+        if sink is not None:  # a query that sees no key has an output of 0, whatever its sum is
+            total = torch.logaddexp2(logs, _base_2(sink))
+            out.mul_(torch.exp2(logs - total).unsqueeze(-1))
+            logs = total
+        ctx.save_for_backward(query, key, value, out, logs, sink)
         ctx.rule, ctx.shapes = rule, (query.shape, key.shape)
         return out
 
@@ -334,7 +351,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         library = library_for()
         assert library is not None
-        query, key, value, out, logs = ctx.saved_tensors
+        query, key, value, out, logs, sink = ctx.saved_tensors
         gradient, rule, (queries, keys) = dense_rows(gradients[0].resolve_neg()), ctx.rule, ctx.shapes
         of_query = empty_joined(query)
         of_key, of_value = empty_joined(key, 2).unbind()
@@ -347,4 +364,13 @@ class _Attention(torch.autograd.Function):
             *(of_query_at, *of_keys_at, TYPES[dtype], *rule.arguments(query)),
         )
         check(status)
-        return of_query, of_key, of_value, None
+        of_sink = None
+        if sink is not None and ctx.needs_input_grad[3]:
+            along = (gradient.float() * out.float()).sum(-1)
+            of_sink = -(torch.exp2(_base_2(sink) - logs) * along).sum((0, 2)).to(sink.dtype)
+        return of_query, of_key, of_value, of_sink, None
+
+
+def _base_2(sink: Float[Tensor, " heads"]) -> Float[Tensor, "1 heads 1"]:
+    """The logits of a sink, as the kernel's sums are logarithms to base 2."""
+    return (sink.float() / math.log(2)).view(1, -1, 1)

@@ -6,7 +6,7 @@ Masks are combined with ``&``, ``|`` and ``~``. They have no truth value, becaus
 would silently drop one of the two. A query that may attend to nothing yields zeros.
 
 :mod:`multihead.attention.functional` chooses the backend for a mask. Planning a call reads no values on a device; only
-the ``from_...`` constructors, ``show``, ``plot`` and ``repr`` do. Reading order: `algebra`, `positions`, `lengths`,
+the ``from_...`` constructors, ``show``, ``plot`` and ``repr`` do. Reading order: `algebra`, `standard`, `sinks`,
 `documents`, `custom`; then `intervals` (what the host knows of a mask) and `pytorch` (PyTorch's mask arguments).
 """
 

@@ -79,6 +79,8 @@ def band(q_len: int, kv_len: int, left: int | None, right: int | None) -> Interv
 def equal_rows(intervals: Intervals, batch: int) -> Iterator[tuple[range, Positions, Positions]]:
     """Group neighboring sentences with the same intervals: the rows, and ``low`` and ``high`` of each query."""
     low, high = intervals
+    if len(low) == 0:  # no sentence: one group of none, whose queries see nothing
+        low, high = np.zeros((2, 1, low.shape[1]), np.int64)
     if len(low) == 1:
         yield range(batch), low[0], high[0]
         return

@@ -54,6 +54,8 @@ def to_torch(
     Raises:
         ShapeError: the mask was made for other sizes.
     """
+    if device is None and mask is not None:
+        device = mask.device  # of all parts: one without tensors of its own would be lowered on the CPU
     key_masks: list[Tensor] = []
     others: list[Mask] = []
     for part in (Full() if mask is None else mask).conjuncts:
@@ -111,7 +113,7 @@ def _four_axes(name: str, tensor: Tensor, heads: int) -> Tensor:
     if name == "attn_mask" and tensor.dim() == 2:
         return tensor[None, None]
     if name == "attn_mask" and tensor.dim() == 3 and tensor.shape[0] % heads == 0:
-        return tensor.view(-1, heads, *tensor.shape[1:])
+        return tensor.view(tensor.shape[0] // heads, heads, *tensor.shape[1:])  # -1 is ambiguous for empty masks
     wanted = "[batch, keys]" if name == "key_padding_mask" else "[queries, keys] or [batch * heads, queries, keys]"
     raise ShapeError(f"{name} has the shape {wanted}, got {list(tensor.shape)} with {heads} heads")
 

@@ -47,7 +47,8 @@ def chain_marginals(
         unary: the score of each state at each position; -inf forbids a state.
         transition: the score of the transition from a state (row) to the next state (column): [states, states], or
             [batch, length - 1, states, states] with one matrix per position. -inf forbids a transition.
-        lengths: number of positions of each sentence (default: all); later positions are padding.
+        lengths: number of positions of each sentence (default: all); later positions are padding. More than there are
+            is all of them.
 
     Returns:
         Marginals that sum to 1 over the states; 0 in the padding and for a sentence without a possible path. They can
@@ -252,7 +253,7 @@ def semi_markov_marginals(
     Args:
         segment: the score of a segment by start position, width (1, 2, ...) and label; -inf forbids it.
         transition: the score of a label (row) followed by another (column) in the next segment.
-        lengths: number of positions of each sentence (default: all).
+        lengths: number of positions of each sentence (default: all); more than there are is all of them.
 
     Returns:
         Marginals: the segments that cover a position sum to 1. 0 for segments that extend beyond the length, and for a
@@ -310,7 +311,9 @@ def _semi_markov_log_z(segment: Tensor, transition: Tensor, lengths: Tensor | No
         ends.append((torch.stack(starts[-1 : -width - 1 : -1], 1) + ending[:, position]).logsumexp(1))
         starts.append((ends[-1].unsqueeze(2) + moves).logsumexp(1))
     totals = [torch.zeros_like(impossible[:, 0]), *(alpha.logsumexp(1) for alpha in ends)]
-    return torch.stack(totals, 1).gather(1, lengths.to(segment.device).unsqueeze(1)).squeeze(1)
+    # Within the text, as `sequence_mask` understands lengths; no value is read from the device to refuse others.
+    ends_at = lengths.to(segment.device, torch.long).clamp(0, length)
+    return torch.stack(totals, 1).gather(1, ends_at.unsqueeze(1)).squeeze(1)
 
 
 def _index_by_end(segment: Tensor) -> Tensor:

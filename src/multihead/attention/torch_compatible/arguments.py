@@ -58,13 +58,15 @@ class Sizes(NamedTuple):
         batch: number of sentences.
         heads: number of query heads.
         queries: number of queries.
-        keys: number of keys passed by the caller; masks cover these.
+        given: number of keys passed by the caller; PyTorch's ``attn_mask`` covers these.
+        keys: number of keys that are attended to: ``static_k``'s, or those passed; all other masks cover these.
         extra: number of further keys visible to all queries (``add_bias_kv``, ``add_zero_attn``), after the others.
     """
 
     batch: int
     heads: int
     queries: int
+    given: int
     keys: int
     extra: int
 
@@ -138,7 +140,7 @@ def lower(masks: Masks, sizes: Sizes, *, trust_hint: bool, device: torch.device)
         device: the device of the tensors.
 
     Raises:
-        DropInSizeError: ``attn_mask`` has another size.
+        DropInSizeError: ``attn_mask`` has another size, or covers keys that static ones of another number replace.
         DropInError: ``key_padding_mask`` has another size.
     """
     key_padding_mask, attn_mask = masks.key_padding_mask, masks.attn_mask
@@ -166,11 +168,16 @@ def _append(tensor: Tensor, conditions: list[Mask], terms: list[Tensor]) -> None
 
 
 def _four_axes(attn_mask: Tensor, sizes: Sizes) -> Tensor:
-    two = (sizes.queries, sizes.keys)
+    two = (sizes.queries, sizes.given)
     wanted = two if attn_mask.dim() == 2 else (sizes.batch * sizes.heads, *two)
     if attn_mask.shape != wanted:
         raise DropInSizeError(
             f"The shape of the {attn_mask.dim()}D attn_mask is {attn_mask.shape}, but should be {wanted}."
+        )
+    if sizes.given != sizes.keys and sizes.given != 1:
+        raise DropInSizeError(
+            f"attn_mask covers the {sizes.given} keys of the call, but static_k has {sizes.keys}: pass a key of this "
+            "length, or write mask= and bias=, which cover the static keys"
         )
     return attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.reshape(sizes.batch, sizes.heads, *two)
 

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from multihead.attention.backends.call import check_mask
 from multihead.attention.functional import attention
 from multihead.attention.masks import Mask
+from multihead.attention.masks.standard import KnownPadding
 from multihead.attention.torch_compatible.arguments import (
     DropInSizeError,
     Masks,
@@ -177,31 +179,36 @@ def attend(
     """Multi-head attention of batched inputs up to W^O: projections, heads, extra keys, masks, concatenation.
 
     Both layouts are views of the same products, so neither needs a copy before the kernel. Another ``mix`` than
-    `attention` returns the weights as they are, without dropout.
+    `attention` returns the weights as they are, without dropout. A ``dropout_p`` of 1 drops all weights, as in PyTorch.
 
     Returns:
         The concatenated outputs of the heads, laid out like the query, and the weights of every head after dropout.
     """
-    heads, kv_heads = parameters.heads, parameters.kv_heads
-    batch, queries, keys = _check_sizes(query, key, value, parameters, batch_first)
+    heads, kv_heads, extra = parameters.heads, parameters.kv_heads, parameters.extra.number
+    batch, queries, given = _check_sizes(query, key, value, parameters, batch_first)
     projected = project(query, key, value, parameters.projection, parameters.width // heads * kv_heads)
     q, k, v = (
         _split_heads(x, count, batch_first) for x, count in zip(projected, (heads, kv_heads, kv_heads), strict=True)
     )
     k, v = (use_static(x, kept, name, kv_heads) for x, kept, name in zip((k, v), parameters.static, "kv", strict=True))
+    sizes = Sizes(batch, heads, queries, given, k.shape[2], extra)
+    weights_first = mix is attention and dropout_p > 0 and (need_weights or dropout_p == 1)
+    if masks.mask is not None:
+        check_mask(masks.mask, batch, heads)
+        if extra or weights_first:
+            # `attention` hides the padding of a mask with lengths. But with extra keys it gets a dense mask, and values
+            # that are summed below it does not get at all.
+            q, k, v = KnownPadding(masks.mask).hide(q, k, v)
     k, v = append_extra_keys(k, v, parameters.extra, parameters.static)
-    mask, bias = lower(
-        masks,
-        Sizes(batch, heads, queries, keys, parameters.extra.number),
-        trust_hint=not need_weights,
-        device=query.device,
-    )
-    if need_weights and dropout_p > 0 and mix is attention:
+    mask, bias = lower(masks, sizes, trust_hint=not need_weights, device=query.device)
+    weights: Tensor | None
+    if weights_first:
         # PyTorch returns the weights after dropout, so dropout is applied here, and the values are summed afterwards.
-        _, weights = attention(q, k, v[..., :0], mask=mask, bias=bias, need_weights=True)
-        assert weights is not None
-        weights = F.dropout(weights, dropout_p)
-        output = weights @ v.repeat_interleave(heads // kv_heads, dim=1)
+        _, before = attention(q, k, v[..., :0], mask=mask, bias=bias, need_weights=True)
+        assert before is not None
+        dropped = F.dropout(before, dropout_p)
+        output = dropped @ v.repeat_interleave(heads // kv_heads, dim=1)
+        weights = dropped if need_weights else None
     else:
         output, weights = mix(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, need_weights=need_weights)
     order = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)

@@ -153,6 +153,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         ``layer.self_attn = MultiheadAttention.from_torch(layer.self_attn)`` replaces the module of an existing network;
         an optimizer that holds its parameters stays valid.
+
+        Raises:
+            ConfigurationError: a matrix is pruned or parametrized, so it is computed and no parameter.
         """
         if isinstance(module, cls):
             return module
@@ -169,8 +172,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             device="meta",
             qkv_bias=module.in_proj_bias is not None,
         )
-        for name, parameter in module.named_parameters(recurse=False):
-            setattr(new, name, parameter)
+        for name, _ in list(new.named_parameters(recurse=False)):
+            setattr(new, name, _own_parameter(module, name))
         new.out_proj = module.out_proj
         return new.train(module.training)
 
@@ -282,6 +285,22 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (
             f"{self.embed_dim}, heads={heads}, dropout={self.dropout}, batch_first={self.batch_first}: takes {layout}"
         )
+
+
+def _own_parameter(module: nn.MultiheadAttention, name: str) -> nn.Parameter:
+    """A parameter by its name; ``named_parameters`` would leave out the second name of a tied one.
+
+    Raises:
+        ConfigurationError: there is another tensor.
+    """
+    own = getattr(module, name)
+    if not isinstance(own, nn.Parameter):
+        raise ConfigurationError(
+            f"{name} is a {type(own).__name__}, expected a parameter to share: remove the pruning or parametrization "
+            f"first, by torch.nn.utils.prune.remove(module, {name!r}) or "
+            f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})"
+        )
+    return own
 
 
 def _pad(nested: Tensor) -> tuple[Tensor, list[int]]:
