@@ -19,7 +19,6 @@ import base64
 import hashlib
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -76,21 +75,23 @@ def levels_module() -> ModuleType:
 def compile_all(folder: Path) -> dict[str, Path]:
     """Compile each library for each level: the files, by their paths in a wheel."""
     levels = levels_module()
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    compiler = levels.compiler()
     if compiler is None:
-        sys.exit("there is no C++ compiler (g++, or what CXX names): without native=true none is needed")
+        named = os.environ.get("CXX")
+        what = f"CXX={named!r} names none" if named else "g++, or what CXX names"
+        sys.exit(f"there is no C++ compiler ({what}): without native=true none is needed")
     system, _, machine = sysconfig.get_platform().partition("-")
     among = levels.levels(machine=machine)
     if system != "linux" or not among:
         sys.exit(f"no compiled libraries are made for {sysconfig.get_platform()}: leave out native=true")
     found = {}
     for level in among:
-        command = [compiler, *levels.FLAGS, *level.flags]
+        command = [*compiler, *levels.FLAGS, *level.flags]
         known = subprocess.run([*command, "-E", "-x", "c++", os.devnull], capture_output=True, text=True, check=False)
         if known.returncode:
             first = (known.stderr.strip() or "no message").splitlines()[0]
             if level == among[0]:
-                sys.exit(f"{compiler} does not know {level.name}: {first}")
+                sys.exit(f"{' '.join(compiler)} does not know {level.name}: {first}")
             print(f"left out {level.name}: {first}", file=sys.stderr)
             continue
         for name in level.libraries:

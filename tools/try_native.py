@@ -44,7 +44,7 @@ from multihead.engine.weights import DECODING, PRECISIONS
 from multihead.errors import MultiheadError, SurroundingsError
 from multihead.kernels import native, pointwise
 from multihead.kernels.linear import linear_cross_entropy
-from multihead.kernels.native import KERNELS
+from multihead.kernels.native import KERNELS, levels
 from multihead.kernels.random import dropout, packed_at, step
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import TransformerConfig
@@ -449,16 +449,16 @@ def compile_sanitized(folder: Path) -> None:
         headers = "".join(f"#include <{name}>\n" for name in HEADERS.split())
         source.write_text(f'{headers}{COUNTED}#include "{library.sources[0]}"\n', encoding="utf-8")
         target = folder / f"{library.name}.so"
-        compiler = os.environ.get("CXX") or "g++"
-        subprocess.run([compiler, *FLAGS, str(source), str(native.THREADS), "-o", str(target)], check=True)
+        command = [*(levels.compiler() or ["g++"]), *FLAGS]
+        subprocess.run([*command, str(source), str(native.THREADS), "-o", str(target)], check=True)
 
 
 def run_sanitized(count: int, first: int) -> int:
     """Compile, and run this program with the sanitizers' library loaded first."""
-    compiler = os.environ.get("CXX") or "g++"
+    compiler = levels.compiler() or ["g++"]
     runtimes = []
     for name in ("libasan.so", "libstdc++.so"):  # what it intercepts must be loaded, too
-        command = [compiler, f"-print-file-name={name}"]
+        command = [*compiler, f"-print-file-name={name}"]
         runtimes.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     with tempfile.TemporaryDirectory() as folder:
         compile_sanitized(Path(folder))

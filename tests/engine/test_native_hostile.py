@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import processes
 import pytest
 
 from multihead.engine.weights import load_search_library
-from multihead.kernels.native import load_kernels
+from multihead.kernels.native import levels, load_kernels
 
 TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "try_native.py"
 
@@ -34,7 +33,7 @@ def test_random_configurations_equal_the_plain_form() -> None:
 @pytest.mark.hostile
 def test_sanitizers_report_nothing_and_missing_memory_is_refused() -> None:
     """Ten thousand configurations of both libraries; in half of them allocations fail."""
-    if shutil.which(os.environ.get("CXX") or "g++") is None:
+    if levels.compiler() is None:
         pytest.skip("there is no C++ compiler")
     count = os.environ.get("MULTIHEAD_HOSTILE_CONFIGURATIONS", "10000")
     done = run("--count", count, "--sanitize")

@@ -18,7 +18,7 @@ import pytest
 from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as build
-from multihead.kernels.native import KERNELS, VARIABLE, building, clear_loaded, load_kernels
+from multihead.kernels.native import KERNELS, VARIABLE, building, clear_loaded, levels, load_kernels
 
 if TYPE_CHECKING:
     from tests.conftest import WithoutKernels
@@ -321,6 +321,83 @@ def test_systems_without_compiled_kernels_have_the_plain_ones(system, fresh, mon
         load_kernels()
 
 
+def test_cxx_may_have_several_words(good, fresh, monkeypatch):
+    """As for make, such as ``ccache g++``: the first one is looked up, the others are arguments."""
+    commands = []
+    monkeypatch.setattr(build, "_compile", lambda command, _, path: commands.append(command) or shutil.copy(good, path))
+    one, spaced = fresh / "one", fresh / "my tools"
+    for folder in (one, spaced):
+        folder.mkdir()
+    program = compiler(one, "#!/bin/sh\necho fake 1.0\n")
+    monkeypatch.setenv("CXX", f"{program} g++ '-D a'")
+    _, how = build.build_or_load(build.KERNELS)
+    assert commands[0][:3] == [program, "g++", "-D a"]
+    assert how.startswith("compiler g++ -D a 1.0, ")
+    program = compiler(spaced, "#!/bin/sh\necho fake 1.0\n")  # a program whose name has a space is no list of words
+    monkeypatch.setenv("CXX", program)
+    build.build_or_load(build.KERNELS)
+    assert commands[1][0] == program
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libraries are compiled under Linux")
+@pytest.mark.parametrize("named", ["no-such-compiler g++", "g++ 'unfinished"])
+def test_a_compiler_that_is_not_there_is_named(named, fresh, monkeypatch):
+    monkeypatch.setattr(build, "packaged_file", lambda *_: fresh / "none.so")
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(build.BuildError) as caught:
+        build.build_or_load(build.KERNELS)
+    assert str(caught.value) == f"there is no C++ compiler (CXX={named!r} names none)"
+
+
+class Opened(ctypes.CDLL):
+    """A library that has only a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """Which of the OpenMP libraries is taken that a process has loaded; PyTorch has its own in /torch/lib."""
+
+    def taken(*names: str, bundled: bool = True) -> str | None:
+        line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42                         {}\n"
+        text = "".join(line.format(name) for name in ("[heap]", "/usr/lib/libc.so.6", *names))
+        (tmp_path / "maps").write_bytes(text.encode("utf-8", "surrogateescape"))
+        found = build._mapped_openmp(bundled=bundled)
+        return None if found is None else found._name
+
+    monkeypatch.setattr(build, "_MAPS", tmp_path / "maps")
+    monkeypatch.setattr(build, "_openmp_folders", lambda: (Path("/torch/lib"), Path("/torch.libs")))
+    monkeypatch.setattr(build.ctypes, "CDLL", Opened)
+    return taken
+
+
+def test_the_threads_are_pytorch_s_and_not_those_of_a_copy_in_another_package(mapped):
+    bundled, own, system = "/ctranslate2.libs/libgomp-e985bcbb.so.1.0.0", "/torch/lib/libgomp.so.1", "/lib/libgomp.so.1"
+    assert mapped(bundled, system, own) == own
+    assert mapped(bundled, "/torch.libs/libgomp-a34b3233.so.1") == "/torch.libs/libgomp-a34b3233.so.1"
+    assert mapped(bundled, system) == system
+    assert mapped(bundled) == bundled
+    assert mapped(bundled, bundled=False) is None  # PyTorch is not loaded yet, and will load another
+    assert mapped(bundled, own, bundled=False) == own
+    assert mapped("/libgomp/other.so") is None
+    assert mapped() is None
+
+
+def test_what_is_mapped_may_be_deleted_or_have_any_name(mapped, monkeypatch):
+    assert mapped("/torch/lib/libgomp.so.1 (deleted)", "/lib/libgomp.so.1") == "/lib/libgomp.so.1"
+    assert mapped("/torch/lib/libgomp.so.1 (deleted)") is None
+    assert mapped("/folder \udcff/libgomp.so.1") == "/folder \udcff/libgomp.so.1"
+
+    def fail(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(build.ctypes, "CDLL", fail)
+    with pytest.raises(build.BuildError, match=r"^/lib/libgomp.so.1 cannot be loaded: .*cannot open"):
+        mapped("/lib/libgomp.so.1")
+
+
 def test_the_library_says_what_it_is(compiled):
     assert load_kernels().reason.startswith("compiled kernels (")
 
@@ -328,8 +405,7 @@ def test_the_library_says_what_it_is(compiled):
 @pytest.mark.parametrize("library", [KERNELS, DECODING], ids=lambda library: library.name)
 def test_what_is_shipped_compiles_where_there_is_a_compiler(library):
     """Other tests of them are skipped where it cannot be built."""
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
-    if compiler is None or not sys.platform.startswith("linux"):
+    if levels.compiler() is None or not sys.platform.startswith("linux"):
         pytest.skip("there is no C++ compiler")
     loaded, _ = build.build_or_load(library)
     assert loaded is not None

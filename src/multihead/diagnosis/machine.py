@@ -1,6 +1,7 @@
 """The system and the hardware that this process runs on.
 
-Only the standard library and `platforms` are imported. Facts that a system does not tell are None; sizes are bytes.
+Only the standard library, `platforms` and `kernels.native.levels` are imported. Facts that a system does not tell are
+None; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead import platforms
+from multihead.kernels.native import levels
 
 _FEATURES = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -87,8 +89,9 @@ def memory() -> dict[str, int | None]:
 def compiler() -> dict[str, Any]:
     """The C++ compiler that builds kernels; its path is None if there is none."""
     name = os.environ.get("CXX") or "g++"
-    path = shutil.which(name)
-    return {"name": name, "path": path, "version": None if path is None else _output(path, "--version")}
+    command = levels.compiler()
+    version = None if command is None else _output(*command, "--version")
+    return {"name": name, "path": None if command is None else command[0], "version": version}
 
 
 def cache() -> dict[str, Any]:

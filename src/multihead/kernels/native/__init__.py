@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -267,11 +268,14 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
             return ctypes.CDLL(str(choice.file)), choice.why
         except OSError as error:
             raise BuildError(f"{choice.file} cannot be loaded: {error}") from error
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    usual = shutil.which(os.environ.get("CXX") or "g++")
+    compiler = levels.compiler() if usual is None else [usual]  # CXX may have several words
     if compiler is None:
-        raise BuildError("there is no C++ compiler (g++, or what CXX names)")
-    version = _run([compiler, "--version"]).partition("\n")[0]
-    command = [compiler, *_flags(choice.level)]
+        named = os.environ.get("CXX")
+        what = f"CXX={named!r} names none" if named else "g++, or what CXX names"
+        raise BuildError(f"there is no C++ compiler ({what})")
+    version = _run([*compiler, "--version"]).partition("\n")[0]
+    command = [*compiler, *_flags(choice.level)]
     facts = "\n".join((*command, version, _processor()))
     sources = b"".join(file.read_bytes() for file in (*library.sources, THREADS))
     key = hashlib.sha256(sources + facts.encode()).hexdigest()[:20]
@@ -301,7 +305,8 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
             raise BuildError(f"{path} was removed or changed after it was built")
     assert isinstance(path, Path)
     reason = f"{choice.why}, " if choice.why else ""
-    return loaded, f"{reason}{Path(compiler).name} {version.rpartition(' ')[2]}, {path.parent}"
+    name = " ".join((Path(compiler[0]).name, *compiler[1:]))
+    return loaded, f"{reason}{name} {version.rpartition(' ')[2]}, {path.parent}"
 
 
 def _require_linux() -> None:
@@ -410,24 +415,55 @@ def _run(command: list[str]) -> str:
 
 def _loaded_openmp() -> ctypes.CDLL:
     """The OpenMP library that PyTorch loads; it must be GNU's, which this code is compiled for."""
-    found = None if "torch" in sys.modules else _mapped_openmp() or packaged_openmp()
+    found = None if "torch" in sys.modules else _mapped_openmp(bundled=False) or packaged_openmp(_openmp_folders())
     if found is None:
         import torch
 
         torch.get_num_threads()  # makes PyTorch load it
-        found = _mapped_openmp()
+        found = _mapped_openmp(bundled=True)
     if found is None:
         raise BuildError("this PyTorch has not GNU's OpenMP")
     return found
 
 
-def _mapped_openmp() -> ctypes.CDLL | None:
-    """GNU's OpenMP library that this process has loaded."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        name = line.partition("/")[2]
-        if Path(name).name.startswith("libgomp"):
-            return ctypes.CDLL("/" + name)
-    return None
+def _openmp_folders() -> tuple[Path, ...]:
+    """The folders of PyTorch's package that may hold an OpenMP library, without symbolic links."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return ()
+    folder = Path(found.origin).resolve().parent
+    return folder / "lib", folder.with_name("torch.libs")
+
+
+_MAPS = Path("/proc/self/maps")
+"""What this process has loaded."""
+
+
+def _mapped_openmp(*, bundled: bool) -> ctypes.CDLL | None:
+    """GNU's OpenMP library that this process has loaded: PyTorch's own, or else the system's.
+
+    Other packages bundle copies under names of their own, such as ``libgomp-e985bcbb.so.1.0.0``. PyTorch does not
+    compute on their threads, which would compete with its own.
+
+    Args:
+        bundled: whether such a copy is taken if there is nothing else.
+    """
+    lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    files = [Path("/" + line.partition("/")[2]) for line in lines if "/libgomp" in line]
+    # What was deleted since, as in an upgrade, cannot be opened again.
+    found = [file for file in files if file.name.startswith("libgomp") and not file.name.endswith(" (deleted)")]
+    own = _openmp_folders() if found else ()
+
+    def rank(file: Path) -> int:
+        return 0 if file.parent in own else 2 if file.name.startswith("libgomp-") else 1
+
+    best = min(found, key=rank, default=None)
+    if best is None or (rank(best) == 2 and not bundled):
+        return None
+    try:
+        return ctypes.CDLL(str(best))
+    except OSError as error:
+        raise BuildError(f"{best} cannot be loaded: {error}") from error
 
 
 def _processor() -> str:

@@ -10,7 +10,11 @@ Only the standard library is imported: `tools/build_backend.py` compiles the fil
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
+import shlex
+import shutil
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -83,6 +87,20 @@ def levels(library: str | None = None, machine: str = "") -> tuple[Level, ...]:
     machine = (machine or platform.machine()).lower()
     found = LEVELS.get(names.get(machine, machine), ())
     return tuple(level for level in found if library is None or library in level.libraries)
+
+
+def compiler() -> list[str] | None:
+    """The command of the C++ compiler, g++ or what CXX names, with the path of its program; None if there is none.
+
+    CXX may have several words, as for make: ``ccache g++``.
+    """
+    named = os.environ.get("CXX", "").strip() or "g++"
+    words = [named]
+    if shutil.which(named) is None:  # a program whose name has spaces is one word
+        with contextlib.suppress(ValueError):  # a quotation mark without the other one
+            words = shlex.split(named) or words
+    path = shutil.which(words[0])
+    return None if path is None else [path, *words[1:]]
 
 
 def choose(among: Collection[Level], features: frozenset[str], highest: str) -> tuple[Level | None, str]:

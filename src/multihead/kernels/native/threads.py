@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from importlib.util import find_spec
+from collections.abc import Iterable
 from pathlib import Path
 
 from multihead.platforms import usable_cores
@@ -18,15 +18,12 @@ from multihead.platforms import usable_cores
 _CORES = Path("/sys/devices/system/cpu")
 
 
-def packaged_openmp() -> ctypes.CDLL | None:
-    """GNU's OpenMP library in PyTorch's package; None if it has none or several.
+def packaged_openmp(folders: Iterable[Path]) -> ctypes.CDLL | None:
+    """GNU's OpenMP library in the folders of PyTorch's package; None if there is none or several.
 
     Once it is loaded, PyTorch finds it instead of loading one.
     """
-    found = find_spec("torch")
-    folder = None if found is None or found.origin is None else Path(found.origin).parent
-    places = () if folder is None else (folder / "lib", folder.with_name("torch.libs"))
-    files = [file for place in places for file in sorted(place.glob("libgomp*.so*"))]
+    files = [file for place in folders for file in sorted(place.glob("libgomp*.so*"))]
     try:
         return ctypes.CDLL(str(files[0])) if len(files) == 1 else None
     except OSError:
