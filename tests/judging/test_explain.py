@@ -28,6 +28,7 @@ from multihead.judging.selftest import NetworkWrapper
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.recurrent.network import RecurrentTranslator
+from multihead.text.backwards import BackwardsTokenizer
 from multihead.text.foreign import SpecialIds
 from multihead.text.vocabulary import starts_with_space
 from multihead.text.word_pieces import WordPieceTokenizer
@@ -104,6 +105,15 @@ def test_the_compiled_search_is_the_one_compared_with(translator: Translator) ->
     assert [explain(translator, text).translation for text in texts] == translator.translate(texts)
     with pytest.raises(ConfigurationError, match="precision int8 cannot be explained"):
         explain(translator.searching(precision="int8"), TEXT)
+
+
+def test_a_model_from_right_to_left_is_refused_before_it_searches(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turned = BackwardsTokenizer(translator.bundle.target_tokenizer)
+    monkeypatch.setattr("multihead.judging.explain.search_batch", lambda *_: pytest.fail("it searched"))
+    with pytest.raises(ConfigurationError, match="writes from right to left: explanations need one"):
+        explain(Translator(replace(translator.bundle, target_tokenizer=turned)), TEXT)
 
 
 def test_what_survives_in_the_tree_are_the_n_best(translator: Translator) -> None:

@@ -118,6 +118,22 @@ def test_slips_are_none() -> None:
     assert find_preprocessing([], "en") == find_preprocessing(["", " "], "en") == []
 
 
+def test_the_shares_are_those_of_the_page() -> None:
+    """docs/evaluation.md: the share of lines that it names is enough, and one line less, or one line more, is not."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    said = re.search(r"at least (\d+)% of all lines show a sign, and at least (\d+)% .* second share is (\d+)%", text)
+    assert said is not None
+    of_all, spaced, lowered = map(int, said.groups())
+
+    def found(count: int, line: str, other: str, lines: int = 100) -> int:
+        return len(find_preprocessing([line] * count + [other] * (lines - count), "en"))
+
+    assert [found(count, "He sleeps .", "He sleeps.") for count in (spaced - 1, spaced)] == [0, 1]
+    assert [found(count, "he sleeps", "He sleeps") for count in (lowered - 1, lowered)] == [0, 1]
+    assert [found(of_all, "He sleeps .", "No marks", lines) for lines in (101, 100)] == [0, 1]
+
+
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not beside the repository (../shared/data/multi30k)")
 @pytest.mark.parametrize("language", ["de", "en"])
 def test_multi30k_is_clean_and_its_copies_are_not(language: str) -> None:

@@ -96,7 +96,7 @@ def test_commands_know_the_order_of_a_model(
         ((*more, "--from-model", turned, "--alignments", "ibm1", "--output", tmp_path / "b"), "alignments need one"),
         ((*more, "--from-model", turned, "--right-to-left", "--output", tmp_path / "c"), "brings its own subwords"),
         ((*more, "--best", "--right-to-left", "--output", tmp_path / "d"), "trains such a model itself"),
-        (("explain", turned, "eins"), "analyses of words need one"),
+        (("explain", turned, "eins"), "explanations need one"),
         (("export", turned, "--format", "web", "--output", tmp_path / "e"), "from right to left, which only multihead"),
     ):
         refused = call(*words)

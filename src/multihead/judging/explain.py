@@ -29,6 +29,7 @@ from multihead.judging.align import AlignmentSettings
 from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies
 from multihead.judging.heads import Head, without_heads
 from multihead.models.network import Network
+from multihead.text.backwards import require_forwards
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
 from multihead.translating.forced import forced_log_probabilities
@@ -163,14 +164,15 @@ def explain(
 
     Raises:
         InputError: the sentence is empty, or a text contains a lone surrogate.
-        ConfigurationError: ``n_best`` exceeds the beam, the layer or a head does not exist, ``alternatives`` is
-            negative, or the search is less precise than float32.
+        ConfigurationError: the model writes from right to left, ``n_best`` exceeds the beam, the layer or a head does
+            not exist, ``alternatives`` is negative, or the search is less precise than float32.
         FormatError: the folder contains no model.
     """
     if not text.strip():
         raise InputError("an empty sentence has nothing to explain")
     if not isinstance(translator, Translator):
         translator = Translator.load(translator)
+    require_forwards(translator.bundle.target_tokenizer, "explanations")
     whole, left_out = translator, tuple(dict.fromkeys(left_out))
     if left_out:
         translator = without_heads(whole, left_out)

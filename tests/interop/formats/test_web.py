@@ -36,6 +36,7 @@ from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes.browser import BrowserRuntime, Site
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
+from multihead.text.backwards import BackwardsTokenizer
 from multihead.text.foreign import SpecialIds
 from multihead.text.language_tokens import LanguageTokenizer
 from multihead.text.languages import Direction, Languages
@@ -318,6 +319,101 @@ def test_lines_and_sentences(make_parts: Any, open_site: Open) -> None:
     assert "404" in found["missing"]
 
 
+def test_line_ends_of_windows_remain(make_parts: Any, open_site: Open) -> None:
+    """A carriage return before a line feed ends the line, and is no part of its sentence."""
+    script = """
+    const { load } = await import("/multihead.js");
+    const translator = await load();
+    const [one, two] = await translator.translate(["Ein Hund.", "Zwei Hunde."], { sentences: "never" });
+    const text = "Ein Hund.\\r\\n\\r\\n \\r\\nZwei Hunde.\\r\\n", found = [];
+    for (const sentences of ["never", false, true]) found.push(await translator.translate(text, { sentences }));
+    translator.close();
+    return [found, `${one}\\r\\n\\r\\n\\r\\n${two}\\r\\n`];
+    """
+    found, expected = open_site(make_parts()).run(script)
+    assert found == [expected] * 3
+
+
+def test_an_undefined_option_is_the_model_s_own_and_wrong_ones_are_refused(make_parts: Any, open_site: Open) -> None:
+    script = """
+    const { load } = await import("/multihead.js");
+    const translator = await load(), asked = (options) => translator.translate("Ein Hund rennt.", options);
+    const names = ["beam", "alpha", "min_length", "max_length", "source", "target", "sentences", "beem"];
+    const unset = Object.fromEntries(names.map((name) => [name, undefined]));
+    const described = (error) => `${error.name}: ${error.message}`, refused = [], found = [];
+    for (const options of given[0]) refused.push(await asked(options).catch(described));
+    for (const options of [undefined, unset, { max_length: null }, { min_length: 0 }, translator.search]) {
+      found.push(await asked(options));
+    }
+    const [short] = await translator.translations(["Ein Hund rennt."], { max_length: 1 });
+    translator.close();
+    return [refused, found, short.ids.length];
+    """
+    wrong: dict[str, dict[str, Any]] = {
+        "RangeError: min_length: expected a whole number from 0 to 16384, got -1": {"min_length": -1},
+        "RangeError: min_length: expected a whole number from 0 to 16384, got 1.5": {"min_length": 1.5},
+        "RangeError: max_length: expected a whole number from 1 to 1048576, or null, got 0": {"max_length": 0},
+        "RangeError: max_length: expected a whole number from 1 to 1048576, or null, got 5": {"max_length": "5"},
+        "RangeError: length_factor: expected more than 0, up to 100, got null": {"length_factor": None},
+        "RangeError: stopping: expected exact or ahead or patience, got soon": {"stopping": "soon"},
+        "RangeError: max_length counts the end symbol, too: expected more than min_length, "
+        "got max_length 3 and min_length 3": {"min_length": 3, "max_length": 3},
+        "TypeError: there is no option beem, maxLength; expected beam, alpha, length_factor, length_margin, "
+        "min_length, max_length, min_factor, length_penalty, stopping, patience, source, target, sentences, signal, "
+        "progress": {"beem": 1, "maxLength": 5, "beam": 1},
+    }
+    refused, found, short = open_site(make_parts()).run(script, list(wrong.values()))
+    assert refused == list(wrong)
+    assert found == [found[0]] * len(found)
+    assert short <= 1
+
+
+def test_the_limits_of_the_options_are_those_of_python() -> None:
+    """Except for beam and alpha, for which a page has lower ones."""
+    script = (web.SITE / "translator.js").read_text(encoding="utf-8")
+    fields = script.partition("const FIELDS = {")[2].partition("};")[0]
+    rows = dict(re.findall(r"^  (\w+): (.*),$", fields, re.MULTILINE))
+    assert list(rows) == list(web._SEARCH)
+    properties = Search.model_json_schema()["properties"]
+    for name, rule in rows.items():
+        known = properties[name]
+        number = next((one for one in known.get("anyOf", [known]) if one["type"] != "null"), known)
+        written = list(map(int, re.findall(r"\d+", rule)))
+        if name in ("beam", "alpha"):
+            assert written[0] == number["minimum"]
+            assert written[1] <= number["maximum"]
+        elif rule.startswith("among"):
+            assert re.findall(r'"(\w+)"', rule) == known["enum"]
+        elif rule.startswith("positive"):
+            assert [0, *written] == [number["exclusiveMinimum"], number["maximum"]]
+        else:
+            assert written == [number["minimum"], number["maximum"]]
+
+
+def test_requests_in_flight_at_once_are_those_one_after_the_other(make_parts: Any, open_site: Open) -> None:
+    """A longer request makes the table of positions grow, from which a search that has begun goes on to read."""
+    script = """
+    const { fetchModel } = await import("/loading.js");
+    const { LocalTranslator } = await import("/translator.js");
+    const { settings, weights, module } = await fetchModel(new URL("/", location.href));
+    const translator = new LocalTranslator(settings, weights, module);
+    const open = translator.engine.open.bind(translator.engine);
+    translator.engine.open = (...given) => {
+      const search = open(...given), run = search.run.bind(search);
+      return Object.assign(search, { run: () => run(0) }); // a step, and then another request has its turn
+    };
+    const ask = async (text) => (await translator.translate([text], { sentences: "never", min_length: 6 }))[0];
+    const together = await Promise.all(given[0].map(ask)), alone = [];
+    for (const text of given[0]) alone.push(await ask(text));
+    return [together, alone];
+    """
+    parts = make_parts(**WIDE)
+    texts = [" ".join(["Hund"] * words) for words in (1, 3, 8, 20, 45)]
+    together, alone = open_site(parts).run(script, texts)
+    assert min(len(one["ids"]) for one in alone) >= 6
+    assert together == alone
+
+
 def paste(browser: Chrome, text: str) -> None:
     """Enter a text at once: the page translates what is there 150 ms after the last key."""
     script = "arguments[0].focus(); document.execCommand('insertText', false, arguments[1])"
@@ -560,6 +656,26 @@ def test_another_pattern_is_refused(make_parts: Callable[..., TranslatorParts]) 
     content["pre_tokenizer"]["pattern"]["Regex"] = r"\p{L}+"
     other: dict[str, Any] = {"source_tokenizer": Tokenizer.from_json(json.dumps(content))}
     assert "pattern" in web.refusals(replace(parts, **other))[0]
+
+
+def test_the_page_lists_what_is_refused(make_parts: Callable[..., TranslatorParts]) -> None:
+    """docs/web.md"""
+    text = (ROOT / "docs/web.md").read_text(encoding="utf-8")
+    listed = " ".join(text.partition("A model is refused")[2].partition("The export supports")[0].split())
+    networks: dict[str, dict[str, Any]] = {
+        "RMS norms": {"norm_kind": "rms"},
+        "the end symbol of a source": {"source_end": False},
+        **{f"`{kind}`": {"positions": kind} for kind in ("relative", "shaw")},
+        **{f"`{kind}`": {"feed_forward": kind} for kind in ("gelu_tanh", "geglu_tanh")},
+    }
+    parts = make_parts()
+    for named, changes in networks.items():
+        assert len(web.refusals(replace(parts, config=parts.config.model_copy(update=changes)))) == 1
+        assert named in listed
+    backwards: dict[str, Any] = {"target_tokenizer": BackwardsTokenizer(parts.target_tokenizer)}
+    assert "from right to left" in web.refusals(replace(parts, **backwards))[0]
+    words = ("from right to left", "placeholders", "source factor", "context", "marks the ends of words", "pattern")
+    assert [word for word in words if word not in listed] == []
 
 
 def test_a_tiny_model_fits_into_six_megabytes(make_parts: Callable[..., TranslatorParts]) -> None:

@@ -27,10 +27,18 @@ def test_a_translation_grows_until_it_is_stopped(serve_page: Any, endless: Calla
     page.open()
     page.type("eins zwei drei")
     first = page.until(lambda: page.run("return document.querySelector('.line.running p')?.textContent"))
+    # Writing an attribute is recorded. What concerns the whole text is not written for a part of a translation.
+    page.run(
+        """window.written = 0;
+        const observer = new MutationObserver((all) => (written += all.length));
+        observer.observe(document.querySelector("#output"), { attributes: true });"""
+    )
     second = page.until(lambda: page.translation if len(page.translation) > len(first) else "")
     assert second.startswith(first)
+    assert page.run("return written") == 0
     page.press(Keys.ESCAPE)
     page.until(lambda: page.find(".remark").text == "Stopped.")
+    assert page.run("return written") > 0
     page.until(lambda: server.metric("multihead_requests_in_hand") == 0)
 
 

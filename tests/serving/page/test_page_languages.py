@@ -95,7 +95,7 @@ def test_reasons_of_the_guard_are_translated(page: Any) -> None:
         return remarksOn({ guard: { suspicious: true, reasons: [...given[0], "other: $& {value}"] } });""",
         said,
     )
-    assert said[0] == "copy: 83% of its words are the source's"
+    assert said[0] == "copy: 83% of its words are copied from the source"
     german = ["83\xa0% der Wörter sind die des Ausgangstexts", "3 Wörter werden gleich noch einmal gesagt"]
     german += ["die Länge weicht um das 3,1fache der üblichen Streuung ab", "other: $& {value}"]
     assert shown == [["Zweifelhaft: " + "; ".join(german) + ".", True]]

@@ -81,8 +81,13 @@ struct WebSearch {
     WebModel &model;
     std::unique_ptr<Search> search;
 
+    // Makes room for positions up to `longest`.
     void place(i64 longest) {
         for (auto &one : model.positions) one.reach(longest);
+        bind();
+    }
+    // The tables belong to the model, and another search may have moved them since.
+    void bind() {
         const PositionTable &source = model.positions[0], &target = model.positions[1];
         decoding_positions(search.get(), 0, source.table.data(), source.count, target.table.data(), target.count);
     }
@@ -158,6 +163,7 @@ EXPORT(add) void web_add(WebSearch *search, int32_t id, const int32_t *words, in
 
 // Runs for about `seconds`; the number of sentences that are not done.
 EXPORT(run) int32_t web_run(WebSearch *search, double seconds) {
+    search->bind();
     return (int32_t)decoding_run(search->search.get(), seconds);
 }
 

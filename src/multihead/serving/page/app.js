@@ -100,7 +100,7 @@ function writeAgain() {
 
 // ---- progress of the lines
 
-function lineChanged(line) {
+function lineChanged(line, grown = false) {
   const focused = output.focused;
   if (line) output.draw(line);
   else output.arrange(lines.all);
@@ -120,10 +120,10 @@ function lineChanged(line) {
     if (document.activeElement === document.body) output.way(focusNext.line)?.focus(); // what had the focus is gone
     focusNext = null;
   }
-  updateSummary();
+  if (!grown) updateSummary(); // for every word of a translation, it would walk the whole text
 }
 
-/** Updates the parts of the page that concern the whole text. */
+/** Updates the parts of the page that concern the whole text; none of them depends on unfinished translations. */
 function updateSummary() {
   const text = translation();
   const busy = lines.unfinished;
@@ -135,7 +135,7 @@ function updateSummary() {
   const slowest = Math.max(0, ...lines.all.map((line) => line.seconds));
   byId("took").textContent = busy || !slowest ? "" : say("seconds", { seconds: number(slowest, TWO_DIGITS) });
   const limit = info?.limits?.characters;
-  const longest = Math.max(0, ...lines.all.map((line) => [...line.source].length)); // code points, as the server counts
+  const longest = Math.max(0, ...lines.all.map((line) => line.characters));
   byId("count").textContent = limit && longest > limit * 0.8 ? `${number(longest)} / ${number(limit)}` : "";
   byId("count").classList.toggle("over", longest > limit);
   if (!selected) showOverview();

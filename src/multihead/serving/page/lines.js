@@ -6,11 +6,13 @@ import { Problem } from "./api.js";
 
 const MAX_RUNNING = 3;
 
-/** A line: its source, its translation so far, and a prefix the translation must begin with.
+/** A line: its source with the number of its code points, as the server counts, its translation so far, and a prefix the
+ *  translation must begin with.
  *  state: "empty", "waiting", "running", "done" or "refused"; `text` is the old translation until a new one arrives. */
 class Line {
   constructor(source, old) {
     this.source = source;
+    this.characters = [...source].length;
     this.prefix = "";
     this.state = source.trim() ? "waiting" : "empty";
     this.text = this.state === "empty" ? "" : (old?.text ?? "");
@@ -30,8 +32,9 @@ export class Lines {
   #timer = 0;
   all = [];
 
-  /** `settings(text)` returns the settings of a request, `onChange(line)` is called when a line changes (null: all
-   *  lines), `onProblem(problem)` when a problem stops all lines. Requests start with the first `resume`. */
+  /** `settings(text)` returns the settings of a request, `onChange(line, grown)` is called when a line changes (null:
+   *  all lines; `grown`: only its unfinished translation), `onProblem(problem)` when a problem stops all lines. Requests
+   *  start with the first `resume`. */
   constructor(server, settings, onChange, onProblem) {
     this.#server = server;
     this.#settings = settings;
@@ -138,7 +141,7 @@ export class Lines {
         if (line.running !== controller) return;
         line.result = null;
         line.text = text;
-        this.#onChange(line);
+        this.#onChange(line, true);
       });
       if (line.running !== controller) return;
       const seconds = (performance.now() - started) / 1000;

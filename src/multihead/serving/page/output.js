@@ -149,7 +149,7 @@ export function remarksOn({ finished, warning, guard }) {
   return found;
 }
 
-/** A reason of the guard, such as "copy: 83% of its words are the source's", in the language of the page. */
+/** A reason of the guard, such as "copy: 83% of its words are copied from the source", in the language of the page. */
 function reason(text) {
   const [, name, value, percent] = text.match(/^(\w+): \D*([\d.]+)(%?)/) ?? [];
   const style = { style: percent ? "percent" : "decimal" };

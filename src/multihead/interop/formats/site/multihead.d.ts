@@ -5,6 +5,10 @@ export interface Progress {
   (done: number, all: number): void;
 }
 
+/**
+ * An option that is `undefined` is as if it were not given. A value out of its range is a `RangeError`, an option that is
+ * not listed here a `TypeError`.
+ */
 export interface Options {
   /** Hypotheses per sentence, 1 to 255; 1 is greedy search. By default the model's own. */
   beam?: number;
@@ -14,6 +18,13 @@ export interface Options {
   min_length?: number;
   /** Most tokens of the translation of a sentence, including the end symbol; null for the model's rule. */
   max_length?: number | null;
+  /** The other settings of `Translator.search`. */
+  length_factor?: number;
+  length_margin?: number;
+  min_factor?: number;
+  length_penalty?: "power" | "wu";
+  stopping?: "exact" | "ahead" | "patience";
+  patience?: number;
   /** Of a model of several directions: language codes as in `directions`. The target decides. */
   source?: string | null;
   target?: string | null;

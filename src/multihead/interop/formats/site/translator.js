@@ -5,6 +5,22 @@ import { tokenizersOf } from "./vocabularies.js";
 
 const SLICE = 0.05; // seconds of search between two looks at messages
 
+/** The fields of a search: their ranges in words, and whether a value is in it. The limits are those of Python. */
+const FIELDS = {
+  beam: whole(1, 255),
+  alpha: between(0, 10),
+  length_factor: positive(100),
+  length_margin: whole(1, 16384),
+  min_length: whole(0, 16384),
+  max_length: orNull(whole(1, 1048576)),
+  min_factor: between(0, 100),
+  length_penalty: among("power", "wu"),
+  stopping: among("exact", "ahead", "patience"),
+  patience: positive(1000),
+};
+
+const OTHERS = ["source", "target", "sentences", "signal", "progress"]; // options that are not of the search
+
 /** A model with its tokenizers. */
 export class LocalTranslator {
   /**
@@ -40,11 +56,13 @@ export class LocalTranslator {
    *
    * @param {string[]} texts
    * @param {object} options fields of the `search` of model.json, `source` and `target`, `sentences`, `signal`, and
-   *   `progress(done, all)`
+   *   `progress(done, all)`; `undefined` is as if it were not given
+   * @throws {RangeError} a value is out of its range, or the direction is not clear
+   * @throws {TypeError} there is no such option
    */
   async translate(texts, options = {}) {
     const { source, target, sentences = false, signal, progress, ...changes } = options;
-    const search = checked({ ...this.settings.search, ...changes });
+    const search = checked(this.settings.search, changes);
     const own = this.toward(source, target);
     const plans = texts.map((text) => own.plan(text, sentences));
     const parts = plans.flatMap((plan) => plan.filter((part) => part.text));
@@ -98,9 +116,9 @@ export class LocalTranslator {
   plan(text, sentences) {
     const found = [];
     let before = "";
-    for (const piece of text.split(/(\n)/)) {
-      if (piece === "\n" || !hasText(piece)) {
-        before += piece === "\n" ? piece : "";
+    for (const piece of text.split(/(\r?\n)/)) {
+      if (!hasText(piece)) {
+        before += piece.endsWith("\n") ? piece : ""; // of a line without text, its end
       } else if (sentences === "never" || (!sentences && this.fits(piece))) {
         found.push({ before, text: piece });
         before = "";
@@ -161,11 +179,45 @@ const betweenCharacters = (text, middle) => {
   return at > 1 && /[\udc00-\udfff]/.test(text[at]) ? at - 1 : Math.max(at, 1);
 };
 
-function checked(search) {
-  const { beam, alpha } = search;
-  if (!Number.isInteger(beam) || beam < 1 || beam > 255) throw new RangeError(`beam: expected 1 to 255, got ${beam}`);
-  if (!(alpha >= 0 && alpha <= 10)) throw new RangeError(`alpha: expected 0 to 10, got ${alpha}`);
+/** The model's own settings of search with the changes of a request. */
+function checked(own, changes) {
+  const given = Object.entries(changes).filter(([, value]) => value !== undefined);
+  const unknown = given.map(([name]) => name).filter((name) => !Object.hasOwn(FIELDS, name));
+  if (unknown.length) {
+    const known = [...Object.keys(FIELDS), ...OTHERS].join(", ");
+    throw new TypeError(`there is no option ${unknown.join(", ")}; expected ${known}`);
+  }
+  const search = { ...own, ...Object.fromEntries(given) };
+  for (const [name, [range, accepts]] of Object.entries(FIELDS)) {
+    if (!accepts(search[name])) throw new RangeError(`${name}: expected ${range}, got ${search[name]}`);
+  }
+  const { min_length: least, max_length: most } = search;
+  if (most !== null && most <= least) {
+    const got = `max_length ${most} and min_length ${least}`;
+    throw new RangeError(`max_length counts the end symbol, too: expected more than min_length, got ${got}`);
+  }
   return search;
+}
+
+function whole(least, most) {
+  const accepts = (value) => Number.isInteger(value) && value >= least && value <= most;
+  return [`a whole number from ${least} to ${most}`, accepts];
+}
+
+function between(least, most) {
+  return [`${least} to ${most}`, (value) => typeof value === "number" && value >= least && value <= most];
+}
+
+function positive(most) {
+  return [`more than 0, up to ${most}`, (value) => typeof value === "number" && value > 0 && value <= most];
+}
+
+function among(...words) {
+  return [words.join(" or "), (value) => words.includes(value)];
+}
+
+function orNull([range, accepts]) {
+  return [`${range}, or null`, (value) => value === null || accepts(value)];
 }
 
 /** Lets waiting messages be handled; a timer would wait for milliseconds. */
