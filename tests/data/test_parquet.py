@@ -10,8 +10,9 @@ import pytest
 from pyarrow import parquet
 
 from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report
+from multihead.data.entries import Unusable
 from multihead.data.parquet import NULL
-from multihead.data.readers import scan_corpus
+from multihead.data.readers import read_entries, scan_corpus
 from multihead.data.text_files import NOT_UTF8
 from multihead.errors import DataError, MissingDependencyError
 
@@ -31,6 +32,9 @@ def read(
     found, report = scan_corpus(path, None, *languages, columns), Report()
     pairs = list(found.read(report))
     assert len(pairs) + report.left_out == found.lines
+    entries = list(read_entries(path, *languages, columns, first=1))  # without a scan
+    assert [Pair(row, *sides) for row, sides in entries if not isinstance(sides, Unusable)] == pairs
+    assert [(row, *sides) for row, sides in entries if isinstance(sides, Unusable)] == [f[1:] for f in report.faults]
     return pairs, report
 
 

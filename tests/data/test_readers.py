@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 from collections.abc import Callable
@@ -15,7 +16,8 @@ import pytest
 import zstandard
 
 from multihead.data.corpus import EMPTY, Pair, Report, check_parallel
-from multihead.data.readers import CorpusScan, format_of, scan_corpus, shards
+from multihead.data.entries import Unusable
+from multihead.data.readers import CorpusScan, format_of, read_entries, scan_corpus, shards
 from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError
 
@@ -88,6 +90,51 @@ def test_every_format_in_every_packing_gives_the_same(tmp_path: Path, form: str,
     for _ in range(2):  # as often as one likes
         assert list(found.read(report := Report())) == expected
     assert [fault[:3] for fault in report.faults] == [(path, lines[1], EMPTY)]
+
+
+@pytest.mark.parametrize("packing", ["", ".gz"])
+@pytest.mark.parametrize("form", WRITERS)
+def test_entries_are_those_of_the_scan(tmp_path: Path, form: str, packing: str) -> None:
+    path = tmp_path / f"train.{form}{packing}"
+    path.write_bytes(PACKERS[packing](WRITERS[form](PAIRS).encode()))
+    entries = list(read_entries(path, "de", "en", first=2))
+    pairs = list(scan_corpus(path, None, "de", "en").read(report := Report()))
+    assert [Pair(line, *sides) for line, sides in entries if not isinstance(sides, Unusable)] == pairs
+    assert [(path, line, *sides) for line, sides in entries if isinstance(sides, Unusable)] == report.faults
+    if form not in ("jsonl", "csv"):  # whose keys or columns are named by the languages
+        assert list(read_entries(path, first=2)) == entries
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl", "ndjson", "csv"])
+def test_entries_are_read_without_the_rest_of_the_file(tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"train.{form}"
+    path.write_bytes(WRITERS[form](PAIRS).encode() + b"\xff\n" * 100)
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        scan_corpus(path, None, "de", "en")
+    entries = read_entries(path, "de", "en", first=len(PAIRS))
+    assert [sides for _, sides in itertools.islice(entries, len(PAIRS)) if sides in PAIRS] == [
+        pair for pair in PAIRS if all(pair)
+    ]
+
+
+def test_entries_of_two_languages_need_no_search_for_them(tmp_path: Path) -> None:
+    """Where a scan refuses a file that lacks a language, every unit is left out."""
+    path = tmp_path / "train.tmx"
+    path.write_text(_tmx(PAIRS), encoding="utf-8")
+    entries = list(read_entries(path, "de", "fr", first=1))
+    assert [sides for _, sides in entries] == [Unusable("no segment in fr")] * len(PAIRS)
+    with pytest.raises(DataError, match=r"train\.tmx: has no segment in 'fr'; languages found: de"):
+        list(read_entries(path, "fr", first=1))
+
+
+def test_what_has_no_entries_is_refused_as_by_a_scan(tmp_path: Path) -> None:
+    for name in ("train.txt", "absent.tmx", "absent.parquet"):
+        messages = []
+        for read in (lambda path: scan_corpus(path), lambda path: list(read_entries(path, first=1))):
+            with pytest.raises(DataError) as caught:
+                read(tmp_path / name)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
 
 
 def test_two_files_are_read_as_they_were(tmp_path: Path) -> None:

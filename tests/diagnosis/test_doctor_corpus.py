@@ -169,6 +169,7 @@ def test_likeness_tells_the_sides_apart() -> None:
     assert (classifier.score(sides[1]) < -0.4).all()
     together, alone = classifier.score(sides[0]), [float(classifier.score([text])[0]) for text in sides[0]]
     assert together.tolist() == pytest.approx(alone)
+    assert classifier.exchanged().score(sides[0]).tolist() == (-together).tolist()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,8 +12,10 @@ import pytest
 
 from multihead.data.readers import scan_corpus
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.inputs import check_unchanged, collect_inputs
-from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
+from multihead.diagnosis.findings import FilePair
+from multihead.diagnosis.inputs import DiagnosisInputs, check_unchanged, collect_inputs, inputs_from_data
+from multihead.errors import DataError
+from multihead.planning.settings import CorpusRecord, DataConfig, TextFile, TrainSettings
 from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.training.context import RunContext
@@ -39,16 +42,71 @@ def found_in(record: CorpusRecord) -> list[str]:
 
 
 def test_what_corpora_name_is_what_is_read(tmp_path: Path) -> None:
-    for name in ("a-1.csv", "a-2.csv", "v.tsv"):
+    for name in ("a-1.csv", "a-2.csv", "v.tsv", "w-1.tsv", "w-2.tsv"):
         (tmp_path / name).write_text("x,y\n", encoding="utf-8")
     corpus = {"source": tmp_path / "a-*.csv", "columns": ("1", "2"), "source_language": "de", "both_ways": True}
-    settings = TrainSettings(corpus=(corpus,), valid=({"source": tmp_path / "v.tsv", "target_language": "en"},))
+    valid = {"source": tmp_path / "v.tsv", "target_language": "en"}, {"source": tmp_path / "w-*.tsv"}
+    settings = TrainSettings(corpus=(corpus,), valid=valid)
     found = collect_inputs(None, settings, (None, None))
     assert [(one.source.name, one.languages, one.columns) for one in found.corpora] == [
         (f"a-{number}.csv", ("de", None), ("1", "2")) for number in (1, 2)
     ]
-    assert found.valid is not None
-    assert (found.valid.source.name, found.valid.languages) == ("v.tsv", (None, "en"))
+    assert [(one.source.name, one.languages) for one in found.valid] == [
+        ("v.tsv", (None, "en")),
+        ("w-1.tsv", (None, None)),
+        ("w-2.tsv", (None, None)),
+    ]
+
+
+def test_validation_files_are_found_as_by_training(tmp_path: Path) -> None:
+    """A pattern or a folder stands for its files."""
+    names = [f"v-{number}.{ending}" for number in (1, 2) for ending in ("de", "en", "tsv")]
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "t.tsv", *(tmp_path / name for name in names), tmp_path / "folder" / "v.tsv"):
+        path.write_text("x\ty\n", encoding="utf-8")
+
+    def found(source: str, target: str | None = None) -> list[tuple[str, ...]]:
+        named = {"valid_source": tmp_path / source, "valid_target": target and tmp_path / target}
+        inputs = collect_inputs(None, TrainSettings(source=tmp_path / "t.tsv", **named), (None, None))
+        return [tuple(path.name for path in files.files) for files in inputs.valid]
+
+    assert found("v-*.tsv") == [("v-1.tsv",), ("v-2.tsv",)]
+    assert found("v-*.de", "v-*.en") == [("v-1.de", "v-1.en"), ("v-2.de", "v-2.en")]
+    assert found("folder") == [("v.tsv",)]
+    with pytest.raises(DataError, match=r"w-\*\.tsv: no file has such a name"):
+        found("w-*.tsv")
+
+
+def test_every_validation_file_of_a_run_is_one_of_its_text(tmp_path: Path) -> None:
+    """Without those that are gone, and each once though it is read both ways."""
+    for name in ("t.tsv", "v.tsv", "w.tsv", "x.tsv"):
+        (tmp_path / name).write_text("x\ty\n", encoding="utf-8")
+    train, *valid = (recorded(tmp_path / name) for name in ("t.tsv", "v.tsv", "w.tsv", "x.tsv"))
+    both = [one.model_copy(update={"source_language": "de", "target_language": "en"}) for one in valid]
+    data = DataConfig(
+        corpora=(train,), valid=both[0], valid_more=(both[0].exchanged(), *both[1:]), source_language="de",
+        target_language="en", vocab_size=9, shared_vocabulary=True, max_tokens=9, held_out=0, pairs=1, left_out=0,
+    )  # fmt: skip
+    (tmp_path / "x.tsv").unlink()
+    found = inputs_from_data(data, TrainSettings())
+    assert [files.source.name for files in found.valid] == ["v.tsv", "w.tsv"]
+    assert found.missing_files == (str(tmp_path / "x.tsv"),)
+    assert found.records == (train, *both)
+    assert {files.languages for files in (*found.corpora, *found.valid)} == {("de", "en")}
+
+
+def test_languages_are_those_by_which_training_reads(tmp_path: Path) -> None:
+    corpora = tuple(FilePair(Path(one), Path(other)) for one, other in (("a.de", "a.en"), ("b.en", "b.de"), ("c", "d")))
+    inputs = DiagnosisInputs(TrainSettings(), corpora, languages=("de", "en"))
+    assert [inputs.corpus_languages(files) for files in corpora] == [("de", "en"), ("en", "de"), ("de", "en")]
+    turned, french = FilePair(Path("v.en"), Path("v.de")), FilePair(Path("v.fr"), Path("v.en"))
+    assert inputs.held_out_languages(turned) == ("en", "de")
+    # No text is of this direction: the two files are named in the wrong order, or are others than their names say.
+    assert inputs.held_out_languages(french) == ("de", "en")
+    assert replace(inputs, corpora=corpora[:1]).held_out_languages(turned) == ("de", "en")
+    named = FilePair(Path("v.en"), Path("v.de"), ("fr", None))
+    assert inputs.corpus_languages(named) == ("fr", "de")
+    assert inputs.held_out_languages(named) == ("fr", "en")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +136,8 @@ def test_exchanged_text_is_read_in_its_own_order(
     assert names == expected
     languages = ("de", "en") if direction == "both" else ("en", "de")
     assert found.languages == languages
-    assert found.valid is not None
-    assert (found.valid.source.suffix[1:], found.valid.target and found.valid.target.suffix[1:]) == languages
+    (valid,) = found.valid
+    assert (valid.source.suffix[1:], valid.target and valid.target.suffix[1:]) == languages
 
 
 @pytest.mark.parametrize("form", ["two files", "pairs"])

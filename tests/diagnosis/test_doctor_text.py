@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import random
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from multihead.diagnosis.corpus import ParallelReader
+from multihead.diagnosis.corpus import NUL, ParallelReader
 from multihead.diagnosis.doctor import doctor
 from multihead.diagnosis.findings import FINDING_KINDS, Diagnosis, make_finding
 from multihead.diagnosis.model_checks import check_tokens
@@ -149,6 +150,49 @@ def test_the_whole_file_in_the_wrong_language_is_one_finding(tmp_path: Path) -> 
     assert (one.code, str(tmp_path / "valid.de") in one.where) == ("swapped-files", True)
 
 
+UNKNOWN = {"source_language": "xx", "target_language": "yy"}
+"""Languages that are not guessed: only the training text tells the sides apart."""
+
+
+def corpus_of(folder: Path, sides: Sides, name: str, *, turned: bool = False, **languages: str) -> dict[str, Any]:
+    """Write both sides; returns them as one of several corpora, the first side as its target if it is turned."""
+    files = list(write(folder, sides, name).values())
+    return dict(zip(("source", "target"), files[::-1] if turned else files, strict=True)) | languages
+
+
+def swapped(diagnosis: Diagnosis) -> list[str]:
+    """The names of what seems to be in another language or order than it should be."""
+    codes = ("swapped-files", "swapped-pairs", "wrong-language")
+    return [Path(one.where.split(" + ")[0]).stem for one in diagnosis.findings if one.code in codes]
+
+
+def test_held_out_text_is_judged_by_training_text_from_which_something_is_learned(tmp_path: Path) -> None:
+    corpora = corpus_of(tmp_path, sentences(50, 5), "few"), corpus_of(tmp_path, sentences(400), "many")
+    valid = corpus_of(tmp_path, sentences(40, 1)[::-1], "valid")
+    assert swapped(doctor(corpus=corpora, valid=(valid,), **UNKNOWN, **TINY, quick=True)) == ["valid"]
+
+
+def test_held_out_text_of_the_opposite_direction_is_judged_by_its_own_order(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, sentences(400), "train", **UNKNOWN)
+    opposite = {"source_language": "yy", "target_language": "xx"}
+    valid = (
+        corpus_of(tmp_path, sentences(40, 1), "right", **UNKNOWN),
+        corpus_of(tmp_path, sentences(40, 2), "right-opposite", turned=True, **opposite),
+        corpus_of(tmp_path, sentences(40, 3), "wrong", turned=True, **UNKNOWN),
+        corpus_of(tmp_path, sentences(40, 4), "wrong-opposite", **opposite),
+    )
+    found = doctor(corpus=(corpus,), valid=valid, **TINY, quick=True)
+    assert swapped(found) == ["wrong", "wrong-opposite"]
+    assert {one.code for one in found.findings} == {"swapped-files"}
+
+
+def test_names_of_files_tell_the_directions_of_several_corpora(tmp_path: Path) -> None:
+    corpora = corpus_of(tmp_path, sentences(400), "a"), corpus_of(tmp_path, sentences(400, 1), "b", turned=True)
+    valid = (corpus_of(tmp_path, sentences(40, 2), "valid", turned=True),)
+    assert swapped(doctor(corpus=corpora, valid=valid, **TINY, quick=True)) == []
+    assert swapped(doctor(corpus=corpora[:1], valid=valid, **TINY, quick=True)) == ["valid"]
+
+
 def test_sides_that_have_nothing_to_do_with_each_other_are_found(tmp_path: Path) -> None:
     source, target = sentences(1000)
     random.Random(3).shuffle(target)
@@ -196,10 +240,20 @@ def test_leaks_are_told_apart(tmp_path: Path) -> None:
     assert diagnosis.worst == "error"
 
 
+def test_leaks_of_every_validation_file_are_found(tmp_path: Path) -> None:
+    train, first, second, test = (sentences(count, seed) for seed, count in enumerate((400, 40, 40, 40)))
+    for side in (0, 1):
+        second[side][1] = train[side][9]
+        test[side][6] = second[side][30]
+    valid = corpus_of(tmp_path, first, "first"), corpus_of(tmp_path, second, "second")
+    diagnosis = doctor(**write(tmp_path, train), valid=valid, **write(tmp_path, test, "test"), **TINY, quick=True)
+    places = {(one.code, Path(one.where.split(" + ")[0]).stem): one.lines for one in diagnosis.findings}
+    assert places == {("leaked-pairs", "second"): (2,), ("leaked-pairs", "test"): (7,)}
+    assert [line.split(": ")[0] for line in diagnosis.looked[:4]] == ["text", *["validation pairs"] * 2, "test pairs"]
+
+
 @pytest.mark.parametrize("form", ["gz", "tsv", "jsonl"])
 def test_other_formats_have_the_same_faults(form: str, tmp_path: Path) -> None:
-    import json
-
     sides = sentences(400)
     for fault in ("exchanged", "a copied source", "far too long", "a pair again", "two translations"):
         FAULTS[fault][0](sides)
@@ -252,6 +306,46 @@ def test_quick_reads_the_beginning(tmp_path: Path) -> None:
     assert (len(TextPass(corpus)), corpus.complete, corpus.lines) == (120, False, (120, 120))
     corpus = ParallelReader(files["source"], files["target"], limit=300)
     assert (len(TextPass(corpus)), corpus.complete) == (300, True)
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+def test_quick_reads_the_beginning_of_a_file_of_pairs(form: str, tmp_path: Path) -> None:
+    """Shares are those of what is read, and the rest may be anything."""
+    path, sides = tmp_path / f"pairs.{form}", sentences(300)
+    sides[0][4] = " "
+    pairs = zip(*sides, strict=True)
+    rows = ["\t".join(pair) if form == "tsv" else json.dumps({"source": pair[0], "target": pair[1]}) for pair in pairs]
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    for limit in (300, 301):
+        corpus = ParallelReader(path, None, limit=limit)
+        assert (len(TextPass(corpus)), corpus.complete, corpus.lines) == (299, True, (300, 300))
+    with path.open("ab") as stream:
+        stream.write(b"\xff\n" * 300)
+    corpus = ParallelReader(path, None, limit=120)
+    one = TextPass(corpus)
+    assert (len(one), corpus.complete, corpus.lines) == (119, False, (120, 120))
+    found = {finding.code: (finding.count, finding.total) for finding in one.findings(("en", "de"))}
+    assert found["empty"] == (1, 120)
+    assert "swapped-files" in found
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        TextPass(ParallelReader(path, None))
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_a_nul_in_a_file_of_pairs_is_found(limit: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\nc\0\td\ne\tf\n", encoding="utf-8")
+    corpus = ParallelReader(path, None, limit=limit)
+    assert sum(len(chunk.lines) for chunk in corpus.chunks()) == 3
+    assert {code: fault.lines for code, fault in corpus.faults.locations.items()} == {(path, NUL): [2]}
+
+
+def test_a_file_without_pairs_is_an_error_however_much_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("source\ttarget\n", encoding="utf-8")
+    for limit in (None, 9):
+        with pytest.raises(DataError, match=r"pairs\.tsv: (no pair can be used|has nothing that could be a pair)"):
+            list(ParallelReader(path, None, limit=limit).chunks())
 
 
 class _Lossy(BytePairTokenizer):

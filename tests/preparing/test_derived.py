@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,17 @@ def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Pa
     assert (back.config.source_language, back.config.target_language) == ("en", "de")
     reasons = read_manifest(tmp_path / "back").reasons
     assert reasons["vocab_size"] == reasons["shared_vocabulary"] == "that of the text it was made from"
+
+
+def test_every_validation_file_is_exchanged(text: PreparedText, tmp_path: Path) -> None:
+    valid = text.config.valid
+    assert valid is not None
+    config = text.config.model_copy(update={"valid_more": (valid, valid)})
+    derive(replace(text, config=config), tmp_path / "back", QUIET, direction="reverse")
+    back = read_manifest(tmp_path / "back").data
+    assert (back.valid, *back.valid_more) == (valid.exchanged(),) * 3
+    derive(replace(text, config=config), tmp_path / "same", QUIET)
+    assert read_manifest(tmp_path / "same").data.valid_more == (valid, valid)
 
 
 def test_exchanged_twice_it_is_the_same_text(

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from multihead.data.corpus import Languages, normalize_code, primary_language
@@ -103,6 +104,25 @@ def scan_catalog(path: Path, languages: Languages) -> EntryScan:
     text = digest(path)
     header = _Header()
     entries = sum(1 for _ in _entries(path, False, header))
+    turned, languages = _direction(path, header, languages)
+    return EntryScan(text, entries, languages, "entries", partial(_entries, path, turned)).with_a_pair()
+
+
+def read_catalog(path: Path, languages: Languages, first: int) -> Iterator[Entry]:
+    """The entries of a catalog that is not scanned; see `readers.read_entries`."""
+    header = _Header()
+    for _ in islice(_entries(path, False, header), first):
+        pass
+    turned, _ = _direction(path, header, languages)
+    return _entries(path, turned)
+
+
+def _direction(path: Path, header: _Header, languages: Languages) -> tuple[bool, Languages]:
+    """Whether ``msgid`` is the target, and the languages of source and target.
+
+    Raises:
+        DataError: the header names a language that is neither of the two.
+    """
     source, target = languages
     found = primary_language(header.language) or None
     if found is None:
@@ -113,7 +133,7 @@ def scan_catalog(path: Path, languages: Languages) -> EntryScan:
         if named is not None and primary_language(named) != found:
             raise DataError(f"is a translation into {header.language!r}, asked for are {_asked(languages)}", path)
         source, target = (source or found, target) if turned else (source, target or found)
-    return EntryScan(text, entries, (source, target), "entries", partial(_entries, path, turned)).with_a_pair()
+    return turned, (source, target)
 
 
 def _asked(languages: Languages) -> str:

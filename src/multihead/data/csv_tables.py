@@ -23,6 +23,7 @@ from pathlib import Path
 from multihead.data.corpus import EMPTY_BOTH, Languages
 from multihead.data.entries import (
     Columns,
+    Entries,
     Entry,
     EntryScan,
     Sides,
@@ -52,15 +53,26 @@ def scan_csv(path: Path, languages: Languages, columns: Columns | None = None) -
             user names are not there.
     """
     text = scan(path)
+    entries, records = _table(path, languages, columns)
+    return EntryScan(text, records, languages, "records", entries).with_a_pair()
+
+
+def read_csv(path: Path, languages: Languages, columns: Columns | None, first: int) -> Iterator[Entry]:
+    """The records of a CSV file that is not scanned; see `readers.read_entries`."""
+    entries, _ = _table(path, languages, columns, first)
+    return entries()
+
+
+def _table(path: Path, languages: Languages, columns: Columns | None, most: int | None = None) -> tuple[Entries, int]:
+    """What reads the records, and their number; with ``most``, both are those of so many records at the beginning."""
     separator = _separator(path, languages, None if numbered(columns) else columns)
     first, names = _first(path, separator)
-    counts = Counter(len(row) if isinstance(row, list) else 0 for _, row in _rows(path, separator))
+    counts = Counter(len(row) if isinstance(row, list) else 0 for _, row in islice(_rows(path, separator), most))
     widths = {width: count for width, count in counts.items() if width}
     message = "has no two columns; expected a sentence and its translation in each record, separated by comma"
     too_narrow = f"{message}, semicolon or tab; columns found: {listed(names)}"
     width, places, header = lay_out(names, widths, languages, columns, path, too_narrow)
-    entries = partial(_entries, path, separator, first if header else 0, width, places)
-    return EntryScan(text, counts.total() - header, languages, "records", entries).with_a_pair()
+    return partial(_entries, path, separator, first if header else 0, width, places), counts.total() - header
 
 
 def _separator(path: Path, languages: Languages, columns: Columns | None) -> str:

@@ -37,6 +37,8 @@ class Unusable(NamedTuple):
 Sides = tuple[str, str] | Unusable
 Entry = tuple[int, Sides]
 """The place of an entry, counted from 1 (a line; a row of Parquet), and its two texts or what is wrong with it."""
+Entries = Callable[[], Iterator[Entry]]
+"""Reads a file from its beginning."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class EntryScan:
     lines: int
     languages: Languages
     what: str
-    entries: Callable[[], Iterator[Entry]] = field(repr=False)
+    entries: Entries = field(repr=False)
 
     @property
     def files(self) -> tuple[TextScan, ...]:

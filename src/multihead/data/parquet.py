@@ -31,7 +31,7 @@ from multihead.data.entries import (
     usable,
 )
 from multihead.data.parquet_files import columns_of, is_text, opened, texts_of
-from multihead.data.text_files import LONGEST_LINE, NOT_UTF8, one_line
+from multihead.data.text_files import LONGEST_LINE, NOT_UTF8, one_line, open_text
 from multihead.errors import DataError
 
 NULL = "no text (null)"
@@ -48,12 +48,30 @@ def scan_parquet(path: Path, languages: Languages, columns: Columns | None = Non
         MissingDependencyError: the package `pyarrow` is not installed.
     """
     text = digest(path)
+    chosen, languages, rows = _open(path, languages, columns)
+    entries = partial(_entries, path, chosen)
+    return EntryScan(replace(text, lines=rows), rows, languages, "rows", entries).with_a_pair()
+
+
+def read_parquet(
+    path: Path,
+    languages: Languages,
+    columns: Columns | None,
+    first: int,  # noqa: ARG001 - all formats have it
+) -> Iterator[Entry]:
+    """The rows of a Parquet file that is not scanned; see `readers.read_entries`."""
+    with open_text(path):  # its errors name what is missing, a folder or empty
+        pass
+    chosen, _, _ = _open(path, languages, columns)
+    return _entries(path, chosen)
+
+
+def _open(path: Path, languages: Languages, columns: Columns | None) -> tuple[Columns, Languages, int]:
+    """The columns of the two sides, their languages, and the number of rows."""
     with opened(path, path) as file:
         names = {name: is_text(kind) or kind == "null" for name, kind in columns_of(file.schema_arrow, path).items()}
         rows = file.metadata.num_rows
-    chosen, languages = _choose(names, languages, columns, path)
-    entries = partial(_entries, path, chosen)
-    return EntryScan(replace(text, lines=rows), rows, languages, "rows", entries).with_a_pair()
+    return *_choose(names, languages, columns, path), rows
 
 
 def _choose(

@@ -11,7 +11,8 @@
 
 The extension tells the format of a single file; any of them but Parquet may be compressed with gzip, xz or zstd
 (``train.tmx.gz``). Every reader returns a `CorpusScan`, a corpus that was scanned once and can be read any number of
-times. Guessing languages from file names, mixing corpora and tokenizing belong to `preparing`.
+times; `read_entries` reads a file of pairs without a scan. Guessing languages from file names, mixing corpora and
+tokenizing belong to `preparing`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from multihead.data.corpus import Languages, Pair, Report, check_parallel, normalize_code
-from multihead.data.entries import Columns
-from multihead.data.text_files import TextScan, refuse_name
+from multihead.data.entries import Columns, Entry
+from multihead.data.text_files import TextScan, refuse_name, refuse_pipe
 from multihead.errors import ConfigurationError, DataError
 from multihead.remote_files import find
 from multihead.urls import url_of
@@ -94,18 +95,26 @@ class ReversedScan:
         return (Pair(pair.line, pair.target, pair.source) for pair in self.scan.read(report))
 
 
+class _Format(NamedTuple):
+    """The module of a format, which is imported to read such a file, and its functions."""
+
+    module: str
+    scan: str
+    read: str
+    """Reads the entries of a file that is not scanned."""
+
+
 _FORMATS = {
-    ".tsv": ("records", "scan_table"),
-    ".csv": ("csv_tables", "scan_csv"),
-    ".jsonl": ("records", "scan_json_lines"),
-    ".ndjson": ("records", "scan_json_lines"),
-    ".parquet": ("parquet", "scan_parquet"),
-    ".tmx": ("tmx", "scan_tmx"),
-    ".xlf": ("xliff", "scan_xliff"),
-    ".xliff": ("xliff", "scan_xliff"),
-    ".po": ("catalogs", "scan_catalog"),
+    ".tsv": _Format("records", "scan_table", "read_table"),
+    ".csv": _Format("csv_tables", "scan_csv", "read_csv"),
+    ".jsonl": _Format("records", "scan_json_lines", "read_json_lines"),
+    ".ndjson": _Format("records", "scan_json_lines", "read_json_lines"),
+    ".parquet": _Format("parquet", "scan_parquet", "read_parquet"),
+    ".tmx": _Format("tmx", "scan_tmx", "read_tmx"),
+    ".xlf": _Format("xliff", "scan_xliff", "read_xliff"),
+    ".xliff": _Format("xliff", "scan_xliff", "read_xliff"),
+    ".po": _Format("catalogs", "scan_catalog", "read_catalog"),
 }
-"""The module of each format, which is imported to read such a file, and its function."""
 _WITH_COLUMNS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 """Formats whose columns or keys can be named."""
 _COMPRESSED = (".gz", ".xz", ".zst")
@@ -155,22 +164,60 @@ def scan_corpus(
         if columns is not None:
             raise ConfigurationError(f"columns are of a file of pairs, and {source} and {target} are two files")
         return check_parallel(source, target)
-    languages = source_language or None, target_language or None
-    if source_language and target_language and normalize_code(source_language) == normalize_code(target_language):
-        raise ConfigurationError(f"source and target language are both {source_language!r}; expected two")
+    form, given = _choose_format(source, (source_language or None, target_language or None), columns)
+    scan: Callable[..., CorpusScan] = getattr(import_module(f"multihead.data.{form.module}"), form.scan)
+    return scan(*given)
+
+
+def read_entries(
+    source: str | Path,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    columns: Columns | None = None,
+    *,
+    first: int,
+) -> Iterator[Entry]:
+    """The entries of a file of pairs as they are read, without a scan: for those who need only its beginning.
+
+    Nothing is counted or hashed. What a scan learns from the whole file, such as the number of columns, is learned from
+    its beginning.
+
+    Args:
+        source: a file of pairs.
+        source_language: as for `scan_corpus`.
+        target_language: as for `scan_corpus`.
+        columns: as for `scan_corpus`.
+        first: number of entries from which that is learned.
+
+    Raises:
+        DataError: the beginning cannot be read as pairs.
+        ConfigurationError: both languages are the same; columns of a format that has none.
+        MissingDependencyError: as `scan_corpus`.
+    """
+    refuse_name(source)
+    refuse_pipe(Path(source))  # it is read twice
+    form, given = _choose_format(source, (source_language or None, target_language or None), columns)
+    read: Callable[..., Iterator[Entry]] = getattr(import_module(f"multihead.data.{form.module}"), form.read)
+    return read(*given, first=first)
+
+
+def _choose_format(
+    source: str | Path, languages: Languages, columns: Columns | None
+) -> tuple[_Format, tuple[Any, ...]]:
+    """The format of a file of pairs, and the arguments of its functions."""
+    if languages[0] and languages[1] and normalize_code(languages[0]) == normalize_code(languages[1]):
+        raise ConfigurationError(f"source and target language are both {languages[0]!r}; expected two")
     extension = format_of(source)
     if extension is None:
         ending = _ending(source)
         message = f"{ending} is not an ending of files of pairs" if ending else "a file of pairs has an ending"
         known = f"{', '.join(_FORMATS)}; all but .parquet also with {', '.join(_COMPRESSED)}"
         raise DataError(f"{message} ({known}); convert it, or name the file of its translations, too", source)
-    module, name = _FORMATS[extension]
-    scan: Callable[..., CorpusScan] = getattr(import_module(f"multihead.data.{module}"), name)
     if extension in _WITH_COLUMNS:
-        return scan(Path(source), languages, columns)
+        return _FORMATS[extension], (Path(source), languages, columns)
     if columns is not None:
         raise ConfigurationError(f"columns: {source} has none; they are of {', '.join(_WITH_COLUMNS)}")
-    return scan(Path(source), languages)
+    return _FORMATS[extension], (Path(source), languages)
 
 
 # --------------------------------------------------------------------------- corpora of many files

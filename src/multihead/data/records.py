@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from multihead.data.corpus import EMPTY_BOTH, Languages
 from multihead.data.entries import (
     Columns,
+    Entries,
     Entry,
     EntryScan,
     Sides,
@@ -77,17 +79,31 @@ def scan_table(path: Path, languages: Languages, columns: Columns | None = None)
             names are not there.
     """
     counts: Counter[int] = Counter()
+    text = scan(path, lambda block: counts.update(_widths(block.split(b"\n"))))
+    entries, header = _table(path, languages, columns, counts)
+    return EntryScan(text, text.lines - header, languages, "records", entries).with_a_pair()
 
-    def look(block: bytes) -> None:
-        counts.update(line.count(b"\t") + 1 for line in block.split(b"\n") if line.strip())
 
-    text = scan(path, look)
+def read_table(path: Path, languages: Languages, columns: Columns | None, first: int) -> Iterator[Entry]:
+    """The records of a TSV file that is not scanned; see `readers.read_entries`."""
+    with open_text(path) as stream:
+        counts = Counter(_widths(islice(split_lines(stream, path), first)))
+    entries, _ = _table(path, languages, columns, counts)
+    return entries()
+
+
+def _widths(lines: Iterable[bytes]) -> Iterator[int]:
+    """The number of columns of each line that is not blank."""
+    return (line.count(b"\t") + 1 for line in lines if line.strip())
+
+
+def _table(path: Path, languages: Languages, columns: Columns | None, counts: Counter[int]) -> tuple[Entries, bool]:
+    """What reads the records, by how many lines have how many columns; and whether there is a header."""
     message = "most lines have no tab; expected a sentence, a tab and its translation on each"
     too_narrow = f"{message} (for two files with a sentence a line, name both)"
     line, first = _first_line(path)
     width, places, header = lay_out(first.split("\t"), counts, languages, columns, path, too_narrow)
-    entries = partial(_entries, path, line if header else 0, partial(_cells, width, places))
-    return EntryScan(text, text.lines - header, languages, "records", entries).with_a_pair()
+    return partial(_entries, path, line if header else 0, partial(_cells, width, places)), header
 
 
 def _cells(width: int, places: tuple[int, int], line: str) -> Sides:
@@ -107,14 +123,28 @@ def scan_json_lines(path: Path, languages: Languages, columns: Columns | None = 
         DataError: as `text_files.scan`; or the file is one JSON value over many lines, or no line is a pair.
     """
     text = scan(path)
+    return EntryScan(text, text.lines, languages, "records", _objects(path, languages, columns)).with_a_pair()
+
+
+def read_json_lines(
+    path: Path,
+    languages: Languages,
+    columns: Columns | None,
+    first: int,  # noqa: ARG001 - all formats have it
+) -> Iterator[Entry]:
+    """The records of JSON lines that are not scanned; see `readers.read_entries`."""
+    return _objects(path, languages, columns)()
+
+
+def _objects(path: Path, languages: Languages, columns: Columns | None) -> Entries:
+    """What reads the records."""
     line, first = _first_line(path)
     first = first.strip()
     if first.startswith("[") or first == "{":
         filter_ = ".[]" if first.startswith("[") else "."
         message = "begins a JSON value that is more than one record; expected an object on each line"
         raise DataError(f"{message}: jq -c '{filter_}' OLD > NEW", path, line)
-    entries = partial(_entries, path, 0, partial(_values, languages, columns))
-    return EntryScan(text, text.lines, languages, "records", entries).with_a_pair()
+    return partial(_entries, path, 0, partial(_values, languages, columns))
 
 
 def _values(languages: Languages, columns: Columns | None, line: str) -> Sides:

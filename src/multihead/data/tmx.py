@@ -16,11 +16,12 @@ TMX 1.4b: LISA OSCAR 2005; in older versions the attribute is ``lang``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from multihead.data.corpus import Languages
-from multihead.data.entries import EntryScan
-from multihead.data.xml_units import Unit, UnitParser, scan_units, side_of
+from multihead.data.entries import Entry, EntryScan
+from multihead.data.xml_units import Unit, UnitParser, read_units, scan_units, side_of
 
 _CODES = frozenset({"bpt", "ept", "ph", "it", "ut", "sub"})
 
@@ -88,3 +89,8 @@ def scan_tmx(path: Path, languages: Languages) -> EntryScan:
         DataError: as `scan_units`.
     """
     return scan_units(path, languages, _Memory, "tu")
+
+
+def read_tmx(path: Path, languages: Languages, first: int) -> Iterator[Entry]:
+    """The units of a translation memory that is not scanned; see `readers.read_entries`."""
+    return read_units(path, languages, _Memory, first)

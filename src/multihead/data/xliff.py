@@ -21,12 +21,13 @@ XLIFF 1.2: OASIS 2008; XLIFF 2.0: OASIS 2014; 2.1: OASIS 2018.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from multihead.data.corpus import Languages
-from multihead.data.entries import EntryScan, Unusable
-from multihead.data.xml_units import Unit, UnitParser, covers, scan_units
+from multihead.data.entries import Entry, EntryScan, Unusable
+from multihead.data.xml_units import Unit, UnitParser, covers, read_units, scan_units
 
 NOT_TRANSLATED = "not translated yet"
 NOT_TO_TRANSLATE = 'not to be translated (translate="no")'
@@ -46,6 +47,11 @@ def scan_xliff(path: Path, languages: Languages) -> EntryScan:
         DataError: as `scan_units`.
     """
     return scan_units(path, languages, partial(_Document, given=languages), "trans-unit or segment")
+
+
+def read_xliff(path: Path, languages: Languages, first: int) -> Iterator[Entry]:
+    """The units of a file that is not scanned; see `readers.read_entries`."""
+    return read_units(path, languages, partial(_Document, given=languages), first)
 
 
 class _Document(UnitParser):

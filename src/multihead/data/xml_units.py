@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
@@ -174,11 +175,30 @@ def scan_units(path: Path, languages: Languages, make: Make, element: str) -> En
     if not units:
         raise DataError(f"has no translation unit (<{element}>); export the file again", path)
     text = TextScan(path, parser.line - parser.ended, 0, parser.digest.hexdigest())
-    try:
-        chosen = choose_languages(parser.codes, parser.source_language, languages)
-    except DataError as error:
-        raise DataError(str(error), path) from None
+    chosen = _chosen(parser, languages)
     return EntryScan(text, units, chosen, "units", partial(_entries, path, make, chosen)).with_a_pair()
+
+
+def read_units(path: Path, languages: Languages, make: Make, first: int) -> Iterator[Entry]:
+    """The units of a file that is not scanned; see `readers.read_entries`.
+
+    Two given languages are taken as they are; a missing one is chosen by the first units.
+    """
+    source, target = languages
+    if source is None or target is None:
+        parser = make(path, None)
+        for _ in islice(parsed(parser), first):
+            pass
+        source, target = _chosen(parser, languages)
+    return _entries(path, make, (source, target))
+
+
+def _chosen(parser: UnitParser, languages: Languages) -> tuple[str, str]:
+    """The two languages, by what the parser has read."""
+    try:
+        return choose_languages(parser.codes, parser.source_language, languages)
+    except DataError as error:
+        raise DataError(str(error), parser.path) from None
 
 
 def _entries(path: Path, make: Make, languages: tuple[str, str]) -> Iterator[Entry]:

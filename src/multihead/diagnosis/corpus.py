@@ -2,8 +2,9 @@
 
 Unlike the readers used for training (`data.readers`), `ParallelReader` records faulty lines and continues. Two text
 files are read line by line whatever their lengths and contents; a file of pairs is read by its own reader, which skips
-invalid records. Usable pairs arrive in `Chunk`s, stripped of surrounding white space. `FaultReport` collects the others
-by file and reason. `Sample` and `Characters` keep what the tokenizer checks need.
+invalid records. With a limit, nothing behind it is read. Usable pairs arrive in `Chunk`s, stripped of surrounding white
+space. `FaultReport` collects the others by file and reason. `Sample` and `Characters` keep what the tokenizer checks
+need.
 
 Duplicates and held-out pairs (`HeldOut`) are found by 64-bit hashes, so no text is kept. The hash is Python's own and
 seeded anew in each process; two given pairs collide with a probability of about 2^-64.
@@ -20,11 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages, Report
-from multihead.data.entries import Columns
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages, Pair, Report
+from multihead.data.entries import Columns, Unusable
 from multihead.data.order import Array
-from multihead.data.readers import scan_corpus
+from multihead.data.readers import read_entries, scan_corpus
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
+from multihead.errors import DataError
 
 MAX_LINES = 100_000
 """Maximum number of line numbers recorded per fault; `Finding.headline` shows fewer."""
@@ -100,7 +102,7 @@ class ParallelReader:
         self._columns = columns
         self.faults = FaultReport()
         self.lines = (0, 0)
-        """Number of lines, or candidate pairs, of each side; known after reading."""
+        """Number of lines, or candidate pairs, of each side that were read; known after reading."""
         self.complete = True
         """Whether the whole corpus fits within the limit; known after reading."""
 
@@ -119,17 +121,41 @@ class ParallelReader:
         Raises:
             DataError: a file cannot be opened, is truncated, or is an unreadable file of pairs.
         """
-        return self._read_pairs() if self.target is None else self._read_two_files(self.target)
+        if self.target is not None:
+            return self._read_two_files(self.target)
+        return self._read_pairs() if self.limit is None else self._read_beginning(self.limit)
 
     def _read_pairs(self) -> Iterator[Chunk]:
         scan = scan_corpus(self.source, None, *self.languages, self._columns)
         pairs = scan.read(self.faults)
-        self.lines, kept = (scan.lines, scan.lines), 0
-        while chunk := list(islice(pairs, min(_CHUNK, self._left(kept)))):
-            kept += len(chunk)
-            numbers = np.array([pair.line for pair in chunk], np.int64)
-            yield Chunk(numbers, [pair.source.strip() for pair in chunk], [pair.target.strip() for pair in chunk])
-        self.complete = self._left(kept) > 0 or next(pairs, None) is None
+        self.lines = scan.lines, scan.lines
+        while part := list(islice(pairs, _CHUNK)):
+            yield self._stripped(part)
+
+    def _read_beginning(self, limit: int) -> Iterator[Chunk]:
+        entries = read_entries(self.source, *self.languages, self._columns, first=limit)
+        number = 0
+        while part := list(islice(entries, min(_CHUNK, limit - number))):
+            number += len(part)
+            pairs: list[Pair] = []
+            for line, sides in part:
+                if isinstance(sides, Unusable):
+                    self.faults.add(self.source, line, *sides)
+                else:
+                    pairs.append(Pair(line, *sides))
+            if pairs:
+                yield self._stripped(pairs)
+        if not number:
+            raise DataError("has nothing that could be a pair; expected a sentence and its translation", self.source)
+        self.lines = number, number
+        self.complete = next(entries, None) is None
+
+    def _stripped(self, pairs: list[Pair]) -> Chunk:
+        for pair in pairs:
+            if "\0" in pair.source or "\0" in pair.target:
+                self.faults.add(self.source, pair.line, NUL)
+        numbers = np.array([pair.line for pair in pairs], np.int64)
+        return Chunk(numbers, [pair.source.strip() for pair in pairs], [pair.target.strip() for pair in pairs])
 
     def _read_two_files(self, target: Path) -> Iterator[Chunk]:
         with open_text(self.source) as first, open_text(target) as second:

@@ -17,7 +17,7 @@ two, uses none of the run's random numbers and never stops the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ import torch
 from multihead.bundle import build_network
 from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.batching import Batch
-from multihead.data.corpus import Languages, Pair, Report
+from multihead.data.corpus import Languages, Pair, Report, normalize_code, primary_language
 from multihead.data.text_files import TextScan
 from multihead.diagnosis import model_checks
 from multihead.diagnosis.corpus import SAMPLE_SIZE, HeldOut, ParallelReader, Sample
@@ -54,6 +54,8 @@ QUICK_PAIRS = 100_000
 """Maximum number of pairs per corpus that the quick check reads."""
 QUICK_SAMPLE = 4_000
 """Maximum number of pairs per corpus that the quick check tokenizes."""
+
+_VALIDATION = "validation pairs"
 
 
 def doctor(
@@ -100,7 +102,7 @@ def diagnose(
         names = ", ".join(inputs.missing_files[:4]) + (" and more" if len(inputs.missing_files) > 4 else "")
         diagnosis.looked.append(f"text: not all of it, for these files are gone: {names}")
     passes = _TextReader(inputs, diagnosis, quick, progress).read_all()
-    held_out = [files for files in (inputs.valid, inputs.test) if files is not None]
+    held_out = [files for _, files in _held_out(inputs)]
     diagnosis.commands = clean_commands(diagnosis.findings, inputs.corpora, held_out, inputs.languages)
     if not quick:
         diagnosis.findings += check_unchanged(inputs.records, inputs.name)
@@ -123,6 +125,12 @@ def diagnose(
     return diagnosis
 
 
+def _held_out(inputs: DiagnosisInputs) -> list[tuple[str, FilePair]]:
+    """The validation files and the test set, each with what it is."""
+    found = [(_VALIDATION, files) for files in inputs.valid]
+    return found if inputs.test is None else [*found, ("test pairs", inputs.test)]
+
+
 class _TextReader:
     """Checks all text. Held-out text is read twice: to know its pairs, and to be checked itself."""
 
@@ -135,40 +143,35 @@ class _TextReader:
 
     def read_all(self) -> list[TextPass]:
         """Add the findings of all text to the diagnosis; returns the passes over the training corpora."""
-        sets = {"validation pairs": self._inputs.valid, "test pairs": self._inputs.test}
-        held_out = {name: files for name, files in sets.items() if files is not None}
-        pairs = {name: self._read_held_out(files) for name, files in held_out.items()}
-        passes = [
-            one
-            for files in self._inputs.corpora
-            if (one := self._check(files, list(pairs.values()), None, "text")) is not None
-        ]
-        for name, files in held_out.items():
-            self._diagnosis.findings += check_leaks(pairs[name], _name(files), "the training text")
-        classifier = next((one.classifier for one in passes), None)
-        # The test set is also matched against the validation set.
-        test = self._read_held_out(held_out["test pairs"]) if len(held_out) == 2 else HeldOut()
-        for name, files in held_out.items():
-            self._check(files, [test] if name == "validation pairs" else [], classifier, name)
-        if len(test):
+        inputs, held_out = self._inputs, _held_out(self._inputs)
+        pairs = [self._read_held_out(files) for _, files in held_out]
+        corpora = (self._reader(files, inputs.corpus_languages(files)) for files in inputs.corpora)
+        passes = [one for corpus in corpora if (one := self._check(corpus, pairs, None, "text")) is not None]
+        for own, (_, files) in zip(pairs, held_out, strict=True):
+            self._diagnosis.findings += check_leaks(own, _name(files), "the training text")
+        # The test set is also matched against the validation files.
+        test = self._read_held_out(inputs.test) if inputs.valid and inputs.test is not None else HeldOut()
+        for what, files in held_out:
+            corpus = self._reader(files, inputs.held_out_languages(files))
+            classifier = _find_classifier(corpus.languages, passes)
+            self._check(corpus, [test] if what == _VALIDATION else [], classifier, what)
+        if inputs.test is not None:
             remedy = "take them out of one of the two: a model is chosen by the one and judged by the other"
-            name = _name(held_out["test pairs"])
-            self._diagnosis.findings += check_leaks(test, name, "the validation pairs", remedy)
+            self._diagnosis.findings += check_leaks(test, _name(inputs.test), "the validation pairs", remedy)
         return passes
 
-    def _reader(self, files: FilePair) -> ParallelReader:
-        source, target = (one or given for one, given in zip(files.languages, self._inputs.languages, strict=True))
-        return ParallelReader(files.source, files.target, (source, target), self._limit, files.columns)
+    def _reader(self, files: FilePair, languages: Languages) -> ParallelReader:
+        return ParallelReader(files.source, files.target, languages, self._limit, files.columns)
 
     def _read_held_out(self, files: FilePair) -> HeldOut:
         with _report_unreadable(files, Diagnosis()):  # reported when the files themselves are checked
-            return read_held_out(self._reader(files))
+            return read_held_out(self._reader(files, self._inputs.held_out_languages(files)))
         return HeldOut()
 
     def _check(
-        self, files: FilePair, held_out: list[HeldOut], classifier: SideClassifier | None, what: str
+        self, corpus: ParallelReader, held_out: list[HeldOut], classifier: SideClassifier | None, what: str
     ) -> TextPass | None:
-        corpus = self._reader(files)
+        files = FilePair(corpus.source, corpus.target)
         with _report_unreadable(files, self._diagnosis):
             one = TextPass(corpus, held_out, classifier, self._progress, self._sample)
             self._diagnosis.findings += one.findings(corpus.languages)
@@ -178,6 +181,24 @@ class _TextReader:
             )
             return one
         return None
+
+
+def _find_classifier(languages: Languages, passes: Sequence[TextPass]) -> SideClassifier | None:
+    """The classifier of training text in these languages, or of the opposite direction with its sides exchanged.
+
+    Codes are compared as they are written, and then without script and region; an unknown one may be any. None if there
+    is no such text, or too little to learn from.
+    """
+    known = [(one.corpus.languages, one.classifier) for one in passes if one.classifier is not None]
+    spellings: tuple[Callable[[str], str], ...] = (normalize_code, primary_language)
+    for spelled in spellings:
+        wanted = [spelled(code or "") for code in languages]
+        for exchanged in (False, True):
+            for pair, classifier in known:
+                codes = [spelled(code or "") for code in (pair[::-1] if exchanged else pair)]
+                if all(not one or not other or one == other for one, other in zip(codes, wanted, strict=True)):
+                    return classifier.exchanged() if exchanged else classifier
+    return None
 
 
 def _name(files: FilePair) -> str:

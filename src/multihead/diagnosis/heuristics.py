@@ -155,6 +155,12 @@ class SideClassifier:
             self._counts[side] += np.bincount(_trigrams(texts)[0], minlength=_SIZE)
         self._table = None
 
+    def exchanged(self) -> SideClassifier:
+        """The classifier of the same lines with source and target exchanged: its scores have the opposite sign."""
+        other = SideClassifier()
+        other._counts = self._counts[::-1]
+        return other
+
     def score(self, texts: list[str]) -> Scores:
         """log p(line | source side) - log p(line | target side) of each line, in nats, averaged over its trigrams."""
         if self._table is None:

@@ -76,7 +76,7 @@ class DiagnosisInputs:
     settings: TrainSettings
     """The user's settings."""
     corpora: tuple[FilePair, ...] = ()
-    valid: FilePair | None = None
+    valid: tuple[FilePair, ...] = ()
     test: FilePair | None = None
     languages: Languages = (None, None)
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None
@@ -87,6 +87,25 @@ class DiagnosisInputs:
     """Files of the run that no longer exist."""
     records: tuple[CorpusRecord, ...] = ()
     """Records of the corpora whose files exist."""
+
+    def corpus_languages(self, files: FilePair) -> Languages:
+        """The languages of a training corpus, as ``train`` finds them; where it finds none, those of all text."""
+        asked = _fill_in(files.languages, (self.settings.source_language, self.settings.target_language))
+        named: Languages = (None, None)
+        if files.target is not None:
+            named = language_of(files.source), language_of(files.target)
+        return _fill_in(_fill_in(asked, named) if all(named) else asked, self.languages)
+
+    def held_out_languages(self, files: FilePair) -> Languages:
+        """The languages of validation or test files.
+
+        The names of two files count only if they are those of a training corpus. Otherwise the files may have been
+        named in the wrong order, which is to be found.
+        """
+        named = self.corpus_languages(files)
+        if named in map(self.corpus_languages, self.corpora):
+            return named
+        return _fill_in(files.languages, self.languages)
 
 
 def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path | None, Path | None]) -> DiagnosisInputs:
@@ -99,6 +118,7 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
 
     Raises:
         ConfigurationError: nothing is named, or one of two files is missing.
+        DataError: a pattern or folder has no files, or source and target have different numbers of them.
         FormatError: ``run`` is not such a folder, or it is damaged.
     """
     inputs = DiagnosisInputs(settings)
@@ -112,10 +132,8 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
         assert inputs.network is not None
         network = choose_given_model(Choices(settings), inputs.network)
         inputs = replace(inputs, network=network, name=f"the model of {settings.from_model}, to be fine-tuned")
-    corpora = _named_text(settings)
-    valid = file_pair(settings.valid_source, settings.valid_target, "valid")
-    if settings.valid:
-        valid = _files_of(settings.valid)[0]
+    corpora = _named_text(settings.corpus, settings.source, settings.target, "")
+    valid = _named_text(settings.valid, settings.valid_source, settings.valid_target, "valid")
     inputs = replace(
         inputs,
         corpora=corpora or inputs.corpora,
@@ -128,7 +146,7 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
             "nothing to check: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
         )
-    files = {files[:2] for files in (*inputs.corpora, inputs.valid) if files is not None}
+    files = {files[:2] for files in (*inputs.corpora, *inputs.valid)}
     records = tuple(record for record in inputs.records if _recorded_files(record)[:2] in files)
     return replace(inputs, languages=_languages(inputs), records=records)
 
@@ -150,20 +168,30 @@ def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair |
 
 def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
     """The text that a run or a prepared folder was made from, as far as it still exists."""
-    recorded = [record for record in without_twins(data.corpora) if _is_readable(record)]
-    records = [_recorded_files(record) for record in recorded]
-    valid_record = data.valid if data.valid and _is_readable(data.valid) else None
-    valid = None if valid_record is None else _recorded_files(valid_record)
-    every = [path for files in (*records, *([valid] if valid else [])) for path in files.files]
+    corpora = _readable(data.corpora)
+    valid = _readable([] if data.valid is None else [data.valid, *data.valid_more])
+    every = [path for record in (*corpora, *valid) for path in _recorded_files(record).files]
     missing = [path for path in every if not path.exists() and url_of(path) is None]
+
+    asked = _fill_in((settings.source_language, settings.target_language), (data.source_language, data.target_language))
+
+    def there(records: Sequence[CorpusRecord]) -> tuple[FilePair, ...]:
+        found = (files for files in map(_recorded_files, records) if not {*files.files} & {*missing})
+        return tuple(files._replace(languages=_fill_in(files.languages, asked)) for files in found)
+
     return DiagnosisInputs(
         settings,
-        tuple(files for files in records if not {*files.files} & {*missing}),
-        None if valid is None or {*valid.files} & {*missing} else valid,
+        there(corpora),
+        there(valid),
         languages=(data.source_language, data.target_language),
         missing_files=tuple(map(str, missing)),
-        records=(*recorded, *([valid_record] if valid_record else [])),
+        records=(*corpora, *valid),
     )
+
+
+def _readable(records: Sequence[CorpusRecord]) -> list[CorpusRecord]:
+    """Those whose text is to be read: each text once, in the direction in which it was given."""
+    return [record for record in without_twins(records) if _is_readable(record)]
 
 
 def _is_readable(record: CorpusRecord) -> bool:
@@ -177,14 +205,13 @@ def _recorded_files(record: CorpusRecord) -> FilePair:
     return FilePair(paths[0], paths[1] if len(paths) > 1 else None, languages, record.columns)
 
 
-def _named_text(settings: TrainSettings) -> tuple[FilePair, ...]:
-    if settings.corpus is None:
-        named = file_pair(settings.source, settings.target, "")
+def _named_text(
+    corpora: Sequence[CorpusSettings] | None, source: Path | None, target: Path | None, what: str
+) -> tuple[FilePair, ...]:
+    """The files of corpora, or of a source and its target; patterns and folders stand for files, as for ``train``."""
+    if corpora is None:
+        named = file_pair(source, target, what)
         return () if named is None else tuple(FilePair(*files) for files in shards(*named[:2]))
-    return _files_of(settings.corpus)
-
-
-def _files_of(corpora: Sequence[CorpusSettings]) -> tuple[FilePair, ...]:
     return tuple(
         FilePair(*files, (wish.source_language, wish.target_language), wish.columns)
         for wish in corpora

@@ -309,7 +309,7 @@ def _check_bytes(
         for code in broken[:_SHOWN]
     ]
     more = f", and {len(broken) - _SHOWN:,} more" if len(broken) > _SHOWN else ""
-    what = f"{count:,} of {total:,} characters are spelt in bytes: {', '.join(shown)}{more}"
+    what = f"{count:,} of {total:,} characters are spelled as bytes: {', '.join(shown)}{more}"
     lines = sorted({first[code] for code in broken[:MAX_LINES]})
     return [make_finding("byte-characters", where, count, total, what, lines)], count / total
 

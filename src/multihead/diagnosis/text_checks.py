@@ -273,9 +273,9 @@ def read_held_out(corpus: ParallelReader) -> HeldOut:
 
 
 _LEAKED = {
-    "pair": ("leaked-pairs", "{} of {} pairs stand in {}"),
-    "normal": ("leaked-variants", "{} of {} pairs stand in {} but for case, space and punctuation"),
-    "source": ("leaked-sources", "{} of {} sources stand in {} with another translation"),
+    "pair": ("leaked-pairs", "{} of {} pairs also occur in {}"),
+    "normal": ("leaked-variants", "{} of {} pairs also occur in {} except for case, space and punctuation"),
+    "source": ("leaked-sources", "{} of {} sources also occur in {} with another translation"),
 }
 
 

@@ -145,6 +145,7 @@ def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: 
             "target_language": target,
             "corpora": corpora,
             "valid": config.valid.exchanged() if config.valid and exchanged else config.valid,
+            "valid_more": tuple(one.exchanged() if exchanged else one for one in config.valid_more),
             "pairs": sum(corpus.pairs for corpus in corpora),
             "order": usual_order(sum(corpus.pairs for corpus in corpora)),
             "left_out": sum(corpus.left_out for corpus in corpora),
