@@ -171,9 +171,8 @@ def measure_variance(update: int, network: RecurrentTranslator, sizes: Sizes, he
 
 
 def sample_gradients(network: RecurrentTranslator, batch: Batch, draws: int) -> Tensor:
-    """Gradient estimates [draws, parameters of the score]; the baseline does not change."""
+    """Gradient estimates [draws, parameters of the score]."""
     network.train()
-    level = None if network.baseline is None else network.baseline.clone()
     parameters = list(network.decoder.attention.score.parameters())
     estimates = []
     for draw in range(draws):
@@ -183,8 +182,6 @@ def sample_gradients(network: RecurrentTranslator, batch: Batch, draws: int) -> 
         ).total
         gradients = torch.autograd.grad(total / batch.target_tokens, parameters)
         estimates.append(nn.utils.parameters_to_vector(gradients))
-        if network.baseline is not None and level is not None:
-            network.baseline.copy_(level)
     return torch.stack(estimates)
 
 

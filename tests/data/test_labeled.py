@@ -20,6 +20,7 @@ from multihead.data.nested import (
     collate_segmented,
     encode_parts,
     flatten_document,
+    lengths_read,
     read_documents,
     restore_document,
 )
@@ -235,6 +236,30 @@ def test_a_row_of_a_bert_is_cut_where_it_is_longest(some: list[StoredDocument], 
         assert len(kept[0]) + len(kept[1]) == min(len(first) + len(second), room)
         for own, all_, other in ((kept[0], first, kept[1]), (kept[1], second, kept[0])):
             assert len(own) == len(all_) or len(own) >= len(other) - 1  # only the longer one loses
+
+
+@pytest.mark.parametrize("most", [8, 9, 12, 100])
+def test_what_a_row_of_a_bert_holds_is_counted_without_making_it(some: list[StoredDocument], most: int) -> None:
+    store = ParallelStore.from_lists(*zip(*(flatten_document(*document) for document in some), strict=True))
+    symbols = [3 if len(document.parts) > 1 else 2 for document in some]
+    held = collate_segmented(some, most, SYMBOLS).lengths - torch.tensor(symbols)
+    assert lengths_read(store, most).tolist() == held.tolist()
+
+
+def test_what_a_bert_does_not_read_does_not_change_its_batches() -> None:
+    """Documents that differ beyond the end of their rows only."""
+    draw = random.Random(3)
+    lengths = [draw.randint(1, 30) for _ in range(40)]
+
+    def batches(longer: int) -> list[list[int]]:
+        documents = [StoredDocument(0, [[[5] * (length if length < 14 else longer)]]) for length in lengths]
+        store = ParallelStore.from_lists(*zip(*(flatten_document(*document) for document in documents), strict=True))
+        stream = DocumentStream(
+            store, 64, 7, lambda some, indices: collate_segmented(some, 16, SYMBOLS, indices), most=16
+        )
+        return [stream.take().indices.tolist() for _ in range(stream.batches_in_epoch)]
+
+    assert batches(14) == batches(3000)
 
 
 def test_a_stream_that_goes_on_gives_what_it_would_have_given(some: list[StoredDocument]) -> None:

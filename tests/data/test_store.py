@@ -74,6 +74,21 @@ def test_gather_is_the_concatenation(tmp_path: Path) -> None:
         assert lengths.tolist() == [len(SAMPLE[index]) for index in chosen]
 
 
+def test_the_ids_at_a_place_are_those_of_each_sequence(tmp_path: Path) -> None:
+    store = TokenStore.open(write_store(tmp_path / "s", SAMPLE))
+    for place in (0, 1, 49, 50):
+        expected = [ids[place] if place < len(ids) else 0 for ids in SAMPLE]
+        assert store.ids_at(place).tolist() == expected
+        assert store.ids_at(place, 1, 4).tolist() == expected[1:4]
+
+
+def test_lengths_alone_are_those_of_the_store() -> None:
+    store = TokenStore.from_lists(SAMPLE)
+    alone = TokenStore.of_lengths(store.lengths)
+    assert alone.lengths.tolist() == store.lengths.tolist()
+    assert alone.lengths_of(np.array([4, 1])).tolist() == [50, 0]
+
+
 @pytest.mark.parametrize("index", [-1, 5])
 def test_an_index_outside_is_an_error(index: int) -> None:
     with pytest.raises(IndexError, match="a store with 5"):

@@ -369,6 +369,7 @@ def test_prepare_takes_the_file_of_train(tmp_path):
         ("lora_alpha = 8", {"from_model": "a"}, "lora_alpha is given without lora: name the rank"),
         ("lora = 8", {"from_model": "a", "optimizer": "muon"}, "lora and optimizer muon exclude each other: Adam"),
         ("lora = 8", {"from_model": "a", "parallel": "sharded"}, "lora and parallel sharded exclude each other"),
+        ("model = 'recurrent'", {"parallel": "sharded"}, "model recurrent and parallel sharded exclude each other"),
         ("min_tokens = 9", {"max_tokens": 8}, "min_tokens is 9, above max_tokens, 8"),
         ("positions = 'sinusoidal'", {"max_positions": 8}, "max_positions and positions exclude each other"),
         ("[[corpus]]\nsource = 'a'\nwieght = 2", {}, "corpus.0.wieght"),

@@ -397,7 +397,7 @@ def test_who_is_left_alone_saves_what_all_have_done(toy, tmp_path, exchanges):
         (tmp_path / name).mkdir()
     whole = run(toy, tmp_path / "whole", SINGLE_PROCESS)
     done = exchanges // 2
-    message = rf"rank 1 of 2 has ended: bad luck \(saved after update {done}; the same command goes on from there\)"
+    message = rf"rank 1 of 2 has ended: bad luck \(saved after update {done}; run the same command again to continue\)"
     with pytest.raises(PeerEnded, match=message) as caught:
         run(toy, tmp_path / "left", Leaving(exchanges))
     assert caught.value.exit_status == 7

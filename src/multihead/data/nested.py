@@ -26,7 +26,7 @@ from torch import Tensor
 
 from multihead.data.batching import CollatedStream
 from multihead.data.order import Array
-from multihead.data.store import MAKE_AGAIN, ParallelStore
+from multihead.data.store import MAKE_AGAIN, ParallelStore, TokenStore
 from multihead.errors import FormatError
 from multihead.text.bert_words import HIDDEN, BertWords, Symbols
 
@@ -108,7 +108,7 @@ def check_classes(store: ParallelStore, classes: int, path: Path) -> None:
     Raises:
         FormatError: a document is of none of them.
     """
-    largest = int(store.target.first_ids().max(initial=0))
+    largest = int(store.target.ids_at(0).max(initial=0))
     if largest >= classes:
         raise FormatError(
             f"{path / 'target'}: a document of class {largest:,}, but the {classes:,} classes are counted from 0; "
@@ -253,6 +253,12 @@ def collate_segmented(
     )
 
 
+def lengths_read(store: ParallelStore, most: int) -> Array:
+    """The number of subwords of each stored document that `collate_segmented` puts into a row of ``most`` tokens."""
+    symbols = np.where(store.target.ids_at(1) > 1, 3, 2)  # of several paragraphs, or of one
+    return np.asarray(np.minimum(store.source.lengths, most - symbols), np.int64)
+
+
 def _row(parts: Parts, most: int, symbols: Symbols) -> tuple[list[int], int]:
     """The ids of a row, and the place where its second segment begins."""
     sides = [[token for ids in paragraph for token in ids] for paragraph in parts[:1]]
@@ -274,6 +280,7 @@ class DocumentStream(CollatedStream[DocumentBatch]):
         seed: chooses the order.
         collate: builds a batch from documents and their places in the store.
         position: epoch and index within the epoch of the first batch.
+        most: maximum number of tokens of a row, if the rest of a document is not read (`collate_segmented`).
 
     Raises:
         InputError: the store is empty, or the epoch has no batch at that position.
@@ -286,10 +293,18 @@ class DocumentStream(CollatedStream[DocumentBatch]):
         seed: int,
         collate: Callable[[list[StoredDocument], Array], DocumentBatch],
         position: tuple[int, int] = (0, 0),
+        most: int | None = None,
     ) -> None:
+        ordered = store if most is None else _as_read(store, most)
         super().__init__(
-            store, batch_tokens, seed, lambda indices: collate(read_documents(store, indices), indices), position
+            ordered, batch_tokens, seed, lambda indices: collate(read_documents(store, indices), indices), position
         )
+
+
+def _as_read(store: ParallelStore, most: int) -> ParallelStore:
+    """The lengths by which documents are ordered if no more than ``most`` tokens of each are read."""
+    source, target = lengths_read(store, most), np.minimum(store.target.lengths, most)
+    return ParallelStore(TokenStore.of_lengths(source), TokenStore.of_lengths(target), store.lines)
 
 
 def read_documents(store: ParallelStore, indices: Array) -> list[StoredDocument]:

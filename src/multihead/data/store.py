@@ -113,9 +113,17 @@ class TokenStore:
             )
         self.release()
 
-    def first_ids(self) -> Int64:
-        """The first id of each sequence that has one."""
-        return self._ids[self._offsets[:-1][self.lengths > 0]].astype(np.int64)
+    @classmethod
+    def of_lengths(cls, lengths: npt.NDArray[np.integer[Any]]) -> TokenStore:
+        """Sequences of given lengths without their ids: enough to order them, as nothing else may be read."""
+        return cls(np.empty(0, np.uint32), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
+
+    def ids_at(self, place: int, start: int = 0, stop: int | None = None) -> Int64:
+        """The id at a place, counted from 0, of each of the sequences [start, stop); 0 for shorter ones."""
+        bounds = self._offsets[start : (len(self) if stop is None else stop) + 1]
+        found, there = np.zeros(len(bounds) - 1, np.int64), np.diff(bounds) > place
+        found[there] = self._ids[bounds[:-1][there] + place]
+        return found
 
     def gather(self, indices: Int64) -> tuple[Int64, Int64]:
         """The concatenated ids of the sequences at ``indices``, and the length of each."""

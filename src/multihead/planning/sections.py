@@ -346,7 +346,7 @@ class Training(Settings):
     """Their product is multiplied by this, divided by the rank; twice the rank by default."""
     bpe_dropout: float | None = None
     """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
-    corpora); with teachers of the source alone."""
+    corpora); with teachers, only those of the source."""
     clip: float | None = None
     """Maximum gradient norm; 0 disables clipping."""
     skip_above: float | None = None
@@ -410,8 +410,8 @@ class Machine(Settings):
     """Processor threads, of all processes of a machine together."""
     device: Device | None = shared("device")
     parallel: Combination | None = None
-    """How several processes combine gradients: sum, after the backward pass; replicated, during it; or sharded: also
-    a part of weights and state in each. May change when a run goes on."""
+    """How several processes combine gradients: sum (after the backward pass), replicated (during it) or sharded
+    (each also keeps only a part of weights and optimizer state). May change when a run is resumed."""
     log_every: int | None = shared("log_every")
     keep_checkpoints: int | None = None
     """Checkpoints to keep; `multihead average` can make one model of them."""

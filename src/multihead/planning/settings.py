@@ -65,8 +65,8 @@ class PrepareSettings(Place, Text, Subwords, Chance):
             raise ValueError(f"{given} is given without {missing}: validation needs both sides, or a file of pairs")
         for name in ("source", "target"):
             _refuse(self, "corpus", name, "name every corpus in one way: the first as corpus, too")
-        for name in ("valid_source", "valid"):
-            _refuse(self, "held_out", name, "pairs are held out where there are no validation files")
+        for name in ("valid_source", "valid_target", "valid"):
+            _refuse(self, "held_out", name, "text is held out where there are no validation files")
         _refuse(self, "valid", "valid_source", "name every validation file in one way: the first as valid, too")
         for name in SUBWORDS:
             _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
@@ -113,6 +113,11 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
         self._teachers_agree()
         self._alignments_agree()
         self._adapters_agree()
+        if self.model == "recurrent" and self.parallel == "sharded":
+            raise ValueError(
+                "model recurrent and parallel sharded exclude each other: weights are gathered for whole sequences, "
+                "not for each step of a layer; choose sum or replicated"
+            )
         if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
         _refuse(self, "source_factors", "bpe_dropout", "it would cut the pieces of factors anew")

@@ -363,19 +363,39 @@ def combine(
     """How the processes combine gradients, and why; ``build`` builds the network.
 
     Raises:
-        ConfigurationError: asked for is to divide what adapters train.
+        ConfigurationError: asked for is to divide what adapters train, or a recurrent network.
     """
     if training.lora and asked == "sharded":
         raise ConfigurationError(
             "--parallel sharded: this run trains adapters (--lora), too little to divide; choose sum or replicated"
         )
+    if asked == "sharded":
+        require_divisible(build)
     if processes.size == 1:
         return "sum", "one process"
     from multihead.training.parallel import choose_combination
 
     needed, _ = state_bytes(build, training)
-    memory = None if training.lora else memory_of(training.device)  # what adapters train is too little to divide
+    stays_whole = training.lora or _is_recurrent(build)  # what adapters train is too little to divide
+    memory = None if stays_whole else memory_of(training.device)
     return choose_combination(asked, processes.size, training.device, needed, memory)
+
+
+def require_divisible(build: Callable[[], Any]) -> None:
+    """Check that processes can have a part of a network each.
+
+    Raises:
+        ConfigurationError: it is recurrent.
+    """
+    if _is_recurrent(build):
+        raise ConfigurationError(
+            "--parallel sharded: this network is recurrent, and weights are gathered for whole sequences, not for each "
+            "step of a layer; choose sum or replicated"
+        )
+
+
+def _is_recurrent(build: Callable[[], Any]) -> bool:
+    return any(isinstance(module, torch.nn.RNNBase) for module in without_values(build).modules())
 
 
 def state_bytes(build: Callable[[], Any], training: TrainingConfig) -> tuple[int, int]:

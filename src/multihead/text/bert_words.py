@@ -75,6 +75,10 @@ class BertWords(ABC):
         """
 
     @abstractmethod
+    def fill(self, text: str, ids: Sequence[int]) -> str:
+        """A text with its hidden subwords replaced, one by each id."""
+
+    @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special symbols are skipped."""
 
@@ -132,13 +136,18 @@ class BpeWords(BertWords):
             ids += [self.symbols.hidden, *self.tokenizer.encode_rest(ended)]
         return ids
 
+    def fill(self, text: str, ids: Sequence[int]) -> str:
+        # Decoding restores the rest exactly, and subwords know whether a space is in front of them.
+        found, hidden = iter(ids), self.symbols.hidden
+        return self.decode([next(found) if index == hidden else index for index in self.encode_with_hidden(text)])
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
 
     def show(self, index: int) -> str:
         # Entries that continue a word are prefixed with "##", like word pieces.
         piece = self.tokenizer.pieces([index])[0]
-        return piece.removeprefix(MARK) or piece if self.begins_word[index] else f"##{piece}"
+        return piece.removeprefix(MARK) or piece if self.begins_word[index] else f"{_CONTINUES}{piece}"
 
     @cached_property
     def begins_word(self) -> NDArray[np.bool_]:
@@ -164,6 +173,10 @@ class BpeWords(BertWords):
 
 def _is_punctuation(entry: str) -> bool:
     return entry not in BYTE_TOKENS and unicodedata.category(entry[0])[0] in "PS"
+
+
+_CONTINUES = "##"
+"""Begins the pieces that continue a word."""
 
 
 class WordPieces(BertWords):
@@ -206,6 +219,15 @@ class WordPieces(BertWords):
         first, *rest = self.encode(text.split(HIDDEN))
         return [*first, *(index for part in rest for index in (self.symbols.hidden, *part))]
 
+    def fill(self, text: str, ids: Sequence[int]) -> str:
+        # The rest stays as it is: decoding would lose unknown words, upper case and spaces.
+        filled, *rest = text.split(HIDDEN)
+        for index, part in zip(ids, rest, strict=True):
+            word = self.vocabulary[index]
+            before = filled.rstrip() if word.startswith(_CONTINUES) else filled
+            filled = before + word.removeprefix(_CONTINUES) + part
+        return filled
+
     def decode(self, ids: Sequence[int]) -> str:
         # Lowercased texts stay in lower case.
         found: str = self._backend.decode([index for index in ids if index not in self.special])
@@ -216,7 +238,7 @@ class WordPieces(BertWords):
 
     @cached_property
     def begins_word(self) -> NDArray[np.bool_]:
-        begins = np.array([not entry.startswith("##") for entry in self.vocabulary])
+        begins = np.array([not entry.startswith(_CONTINUES) for entry in self.vocabulary])
         begins[list(self.symbols)] = False
         return begins
 

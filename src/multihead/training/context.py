@@ -48,7 +48,7 @@ class RunContext:
         """
         for item in items:
             if (number := self.stop_signal()) is not None:
-                raise Interrupted(number, "stopped while the text was stored; the same command starts again")
+                raise Interrupted(number, "stopped while the text was stored; run the same command again to start over")
             yield item
 
 

@@ -68,7 +68,7 @@ class ShardedTrainer(Trainer[Model]):
             raise
 
     def _save_alone(self) -> str:
-        return "the same command goes on from the last checkpoint"
+        return "run the same command again to continue from the last checkpoint"
 
     def _received_signal(self, inputs: TrainerInputs[Model]) -> int | None:
         number = super()._received_signal(inputs)

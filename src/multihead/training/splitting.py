@@ -105,6 +105,18 @@ class Trainable(Protocol):
         """As in `torch.nn.Module`."""
 
 
+@runtime_checkable
+class FollowsLoss(Protocol):
+    """A model with values that follow the loss of its updates, such as the baseline of sampled alignments."""
+
+    def follow_loss(self, loss: float) -> None:
+        """Called in each process after every update that was applied, once, however its batches were divided.
+
+        Args:
+            loss: the mean smoothed loss of a token in all batches of the update.
+        """
+
+
 Model = TypeVar("Model", bound=Trainable)
 T = TypeVar("T")
 

@@ -41,6 +41,7 @@ from multihead.training.config import TrainingConfig
 from multihead.training.splitting import (
     SINGLE_PROCESS,
     Examples,
+    FollowsLoss,
     Given,
     Pass,
     Processes,
@@ -183,6 +184,8 @@ def train_step(
     _check(losses, norm, max_norm, tokens, config, step)
     optimizer.step()
     found = _add(parts)
+    if isinstance(model, FollowsLoss) and tokens:
+        model.follow_loss(found.loss / tokens)
     return StepSums(tokens, source_tokens, found.loss, found.nll, found.hits, norm, found.soft, found.guided)
 
 

@@ -152,7 +152,7 @@ class Trainer(Generic[Model]):
         """Save what all processes have done, without them; says where the run goes on."""
         self._save()
         self._finish_saving()
-        return f"saved after update {self.state.step}; the same command goes on from there"
+        return f"saved after update {self.state.step}; run the same command again to continue"
 
     def _loop(self, inputs: TrainerInputs[Model]) -> None:
         self._try_largest(inputs)
@@ -170,7 +170,7 @@ class Trainer(Generic[Model]):
                     self._save()
                     self._finish_saving()
                     raise Interrupted(
-                        number, f"stopped after update {self.state.step}; the same command goes on from there"
+                        number, f"stopped after update {self.state.step}; run the same command again to continue"
                     )
                 self._update(batches, inputs)
                 if self.state.step % self.config.log_every == 0:

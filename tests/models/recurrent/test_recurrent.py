@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
+from multihead.kernels import random
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import Network, token_loss
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import Average, build_optimizer
+from multihead.training.splitting import sequence_loss
 from multihead.training.step import train_step
 
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-11}
@@ -242,6 +244,8 @@ def test_drawn_positions_are_reinforced(wiring: str, baseline: Any) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-10)
     plain = token_loss(decoded.states, model.output, batch.target_output, 0, 0.1)
     assert [part.item() for part in loss[:3]] == pytest.approx([part.item() for part in plain[:3]])
+    assert model.baseline.item() == -2.0  # until the update is applied
+    model.follow_loss(-sum(rewards) / len(rewards))
     assert model.baseline.item() == pytest.approx(0.9 * level + 0.1 * sum(rewards) / len(rewards) if moving else -2)
 
 
@@ -253,9 +257,11 @@ def test_the_moving_baseline_is_kept_with_the_parameters_and_trained_by_none() -
     assert all(model.baseline is not p for group in optimizer.param_groups for p in group["params"])
     loss_of(model).total.backward()
     optimizer.step()
+    assert model.baseline.item() == 0.0
+    model.follow_loss(3.0)
     average.update(1)
     moved = model.baseline.item()
-    assert moved < 0
+    assert moved == pytest.approx(-0.3)
     assert average.model.baseline is not None
     assert moved < average.model.baseline.item() < 0
     loss_of(model.eval())
@@ -309,6 +315,20 @@ def test_dropout_acts_in_training_only_and_from_the_current_generator(small: Any
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert not torch.equal(results[0], quiet)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_pieces_of_a_batch_add_up_to_it(wiring: str, dtype: torch.dtype, tolerance: float) -> None:
+    """Rows draw what they draw in the whole batch, however it is split (contract 9)."""
+    deep = {"encoder_layers": 3, "decoder_layers": 3, "dropout": 0.4}
+    model, batch = network(**{**WIRINGS[wiring], **deep}).to(dtype).train(), some_pairs()
+
+    def loss(start: int, stop: int) -> float:
+        with random.step(5, first_row=start):
+            return sequence_loss(model, batch.part(start, stop), 0.1).total.item()
+
+    assert loss(0, 1) + loss(1, 3) == pytest.approx(loss(0, 3), rel=tolerance)
 
 
 @pytest.mark.parametrize("remake", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, entropy, log_prob
+from multihead.configuration import Launch
+from multihead.data.batching import Batch, collate
+from multihead.data.store import ParallelStore
 from multihead.kernels.linear import Loss
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import token_loss
 from multihead.models.recurrent.network import RecurrentTranslator, reinforced_loss
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import build_optimizer
+from multihead.training.splitting import BothShares
+from multihead.training.step import RejectedUpdateError, train_step
 
 PADDING, VOCABULARY, WIDTH, KEYS = 0, 5, 3, 3
 TARGET = torch.tensor([[3, 4, 2]])
@@ -236,24 +245,65 @@ def test_what_stands_in_padding_is_not_looked_at(to_go: bool) -> None:
 # ------------------------------------------------------------------------------------------ the baseline
 
 
-def test_the_baseline_follows_the_mean_reward_of_a_token_after_it_was_used() -> None:
-    network = Network(remembers=True)
-    target = torch.tensor([[3, 4, 2], [4, 2, PADDING]])
-    drawn = network(torch.tensor([[2, 0, 1], [1, 2, 0]]))
-    baseline = level(-1.3)
-    moved = network.gradient(network.reinforced(drawn, target, baseline=baseline).total)
-    reward = -network.cross_entropy(drawn, target).total / 5
-    torch.testing.assert_close(baseline.detach(), (0.9 * -1.3 + 0.1 * reward).detach())
-    assert not baseline.requires_grad
-    again = network(torch.tensor([[2, 0, 1], [1, 2, 0]]))
-    assert torch.equal(moved, network.gradient(network.reinforced(again, target, baseline=level(-1.3)).total))
-
-
-def test_without_a_gradient_the_baseline_stays() -> None:
+def test_a_loss_leaves_the_baseline_as_it_was() -> None:
+    """Whether the update will be applied is not known yet."""
     network, baseline = Network(remembers=True), level(-1.3)
-    with torch.no_grad():
-        network.reinforced(network(torch.tensor([[2, 0, 1]])), baseline=baseline)
+    network.reinforced(network(torch.tensor([[2, 0, 1]])), baseline=baseline).total.backward()
     assert baseline.item() == -1.3
+    assert baseline.grad is None
+
+
+class AtFirst(Alignment):
+    """Chooses the first word, so that the loss does not depend on how a batch is divided."""
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, *, generator: object = None) -> Tensor:
+        return nn.functional.one_hot(torch.zeros(scores.shape[:2], dtype=torch.long), scores.shape[2]).to(scores.dtype)
+
+
+LEVEL = -1.3
+TRAINING = TrainingConfig(updates=9)
+
+
+def sampling() -> RecurrentTranslator:
+    """A translator with this baseline."""
+    torch.manual_seed(2)
+    config = RecurrentConfig(source_vocab=13, target_vocab=13, width=8, alignment="sample", dropout=0.0)
+    model = RecurrentTranslator(config).double()
+    assert model.baseline is not None
+    model.baseline.fill_(LEVEL)
+    model.decoder.attention.align = AtFirst()
+    return model
+
+
+def some_pairs() -> Batch:
+    sources, targets = [[5, 3, 7], [4], [9, 9]], [[6], [8, 3, 10, 4], [5, 5]]
+    return collate(ParallelStore.from_lists(sources, targets), np.arange(3), pad_id=0, bos_id=1, eos_id=2)
+
+
+@pytest.mark.parametrize(
+    "division", [{}, {"max_cells": 1}, {"processes": BothShares(Launch())}], ids=["whole", "in pieces", "in shares"]
+)
+def test_an_update_moves_the_baseline_once_however_its_batches_are_divided(division: dict[str, Any]) -> None:
+    model, whole = sampling(), sampling()
+    sums = train_step(model, build_optimizer(model, TRAINING), [some_pairs()] * 2, TRAINING, 1, 1e-3, **division)
+    assert sums.tokens == 2 * 10
+    train_step(whole, build_optimizer(whole, TRAINING), [some_pairs()] * 2, TRAINING, 1, 1e-3)
+    assert model.baseline is not None
+    assert whole.baseline is not None
+    assert model.baseline.item() == pytest.approx(0.9 * LEVEL - 0.1 * sums.loss / sums.tokens, rel=1e-9)
+    assert model.baseline.item() == pytest.approx(whole.baseline.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("most", [1e-9, math.inf])
+def test_a_rejected_update_leaves_the_baseline_as_it_was(most: float) -> None:
+    """Its gradient is too large, or it has no finite loss."""
+    model = sampling()
+    if most == math.inf:
+        model.output.weight.data[5] = math.nan
+    with pytest.raises(RejectedUpdateError):
+        train_step(model, build_optimizer(model, TRAINING), [some_pairs()], TRAINING, 1, 1e-3, max_norm=most)
+    assert model.baseline is not None
+    assert model.baseline.item() == LEVEL
 
 
 # ------------------------------------------------------------------------------------------ in a recurrent translator
@@ -313,7 +363,7 @@ def test_a_recurrent_translators_loss_has_the_exact_gradient_on_average(
     for choices in product(range(3), repeat=3):
         script = model.decoder.attention.align = Scripted(choices)
         if model.baseline is not None:
-            model.baseline.fill_(-1.3)  # the same before every draw
+            model.baseline.fill_(-1.3)
         estimate = gradient(model.train().loss(*pair, smoothing=SMOOTHING).total)
         mean = mean + script.log_prob.detach().exp() * estimate
         script = model.decoder.attention.align = Scripted(choices)

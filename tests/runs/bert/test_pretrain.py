@@ -110,7 +110,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(wishes, corpus, nu
     """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     run(corpus, tmp_path / "whole", **wishes)
     for updates in (5, 6):
-        with pytest.raises(Interrupted, match="the same command goes on from there"):
+        with pytest.raises(Interrupted, match="run the same command again to continue"):
             run(corpus, tmp_path / "stopped", **wishes, **after(updates))
     said = []
     run(corpus, tmp_path / "stopped", say=said.append, **wishes)
@@ -242,6 +242,31 @@ def test_the_end_of_a_single_document_or_another_text_validates(tmp_path):
     assert config.text.valid == config.text.text
 
 
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"held_out": 1}, "text: only one document to validate on"),
+        ({"held_out": 5}, "text: only one document to learn from"),
+        ({"valid_text": "other"}, "other: only one document to validate on"),
+    ],
+)
+def test_pairs_need_two_documents_on_each_side(wishes, words, tmp_path):
+    """Asked for, they are refused before anything is stored; otherwise there are none."""
+    corpus, said = tmp_path / "text", []
+    corpus.write_text("a b c\nd e\nf g h\n\n" * 6)
+    (tmp_path / "other").write_text("a b\nd e f\n" * 3)
+    wishes = {name: tmp_path / value if name == "valid_text" else value for name, value in wishes.items()}
+    wishes |= {"vocab_size": 270, "updates": 1, "validate_every": 1}
+    with pytest.raises(DataError, match=words):
+        run(corpus, tmp_path / "run", **wishes, next_sentence=True, say=said.append)
+    assert said == []
+    assert not (tmp_path / "run").exists()
+    run(corpus, tmp_path / "run", **wishes)
+    config = PretrainRunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text())
+    assert not config.text.next_sentence
+    assert "one document" in config.reasons["next_sentence"]
+
+
 def test_every_choice_has_a_reason():
     facts = PretrainFacts(
         sentences=10_000, vocab=8000, padding_id=0, batches=50, threads=2, device="cpu", fast_bfloat16=False
@@ -252,8 +277,13 @@ def test_every_choice_has_a_reason():
     assert (model.width, model.layers, training.updates, training.warmup) == (128, 3, 2000, 200)
     assert reasons["layers"] == "as asked"
     assert {"width", "learning_rate", "initial_deviation", "preset"} < set(reasons)
-    for documents, sentences, paired in ((1, 100, False), (100, 100, False), (50, 200, True)):
-        assert choose_rows(choices, documents, sentences)[1] is paired
+    for documents, sentences, fewer, paired in (
+        (1, 100, 1, False),
+        (100, 100, 2, False),
+        (50, 200, 2, True),
+        (50, 200, 1, False),
+    ):
+        assert choose_rows(choices, documents, sentences, fewer)[1] is paired
 
 
 # --------------------------------------------------------------------------- what is learned
@@ -345,6 +375,33 @@ def test_a_foreign_folder_and_ours_fill_alike(tiny, tmp_path):
         ours.export(tmp_path / "theirs")
 
 
+@pytest.mark.parametrize(
+    ("missing", "name"),
+    [
+        (("pooler", "words", "follows"), "BertModel"),
+        (("pooler", "follows"), "BertForMaskedLM"),
+        (("words",), "BertForNextSentencePrediction"),
+        (("pooler",), "BertForPreTraining"),
+    ],
+)
+def test_what_a_model_lacks_is_not_written(missing, name, tiny, tmp_path):
+    """As if a folder of another program had lacked it: it is drawn again, and known to be missing."""
+    whole = PretrainedBert.load(tiny)
+    lacking = PretrainedBert(whole.model, whole.words, missing)
+    lacking.save(tmp_path / "own")
+    lacking.export(tmp_path / "theirs")
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == [name]
+    expected = {n: p for n, p in whole.model.named_parameters() if n.split(".")[0] not in missing}
+    for folder in ("own", "theirs"):
+        again = PretrainedBert.load(tmp_path / folder)
+        assert again.missing == missing
+        found = dict(again.model.named_parameters())
+        assert found.keys() == dict(whole.model.named_parameters()).keys()
+        assert all(torch.equal(found[n], parameter) for n, parameter in expected.items())
+        again.save(tmp_path / f"{folder} again")
+        assert PretrainedBert.load(tmp_path / f"{folder} again").missing == missing
+
+
 def test_a_model_with_word_pieces_is_kept_with_them(tmp_path):
     torch.manual_seed(0)
     words = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s"], lowercase=True)
@@ -357,6 +414,20 @@ def test_a_model_with_word_pieces_is_kept_with_them(tmp_path):
     assert len(one.candidates[0]) == 3  # surplus entries of the model are not candidates
 
 
+@pytest.mark.parametrize(
+    ("word", "filled"), [("dog", ["Ein  dog, Zebra dog!", "dog"]), ("##s", ["Eins, Zebras!", "s"])]
+)
+def test_the_rest_of_a_text_stays_as_it_was_given(word, filled):
+    """Though the vocabulary knows neither its words nor upper case; a piece continues the word before it."""
+    words = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s"], lowercase=True)
+    model = Bert(BertConfig(vocab=8, width=8, layers=1, heads=2, inner=8, max_positions=16))
+    with torch.no_grad():
+        model.words.bias[words.vocabulary.index(word)] = 1e3
+    found = MaskFiller(PretrainedBert(model, words)).fill(["Ein  [MASK], Zebra [MASK]!", "[MASK]"])
+    assert [one.text for one in found] == filled
+    assert [[place[0].word for place in one.candidates] for one in found] == [[word, word], [word]]
+
+
 def test_damaged_folders_are_named(tiny, tmp_path, numbers):
     bert = PretrainedBert.load(tiny)
     bert.save(tmp_path / "model")
@@ -366,6 +437,12 @@ def test_damaged_folders_are_named(tiny, tmp_path, numbers):
     numbers.without_manifest(tmp_path / "model")
     with pytest.raises(FormatError, match="not the words that this model was trained with"):
         PretrainedBert.load(tmp_path / "model")
+    bert.save(tmp_path / "lacking")
+    path = tmp_path / "lacking" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "missing": ["embedding"]}))
+    numbers.seal_again(path.parent)
+    with pytest.raises(FormatError, match=r"damaged: missing is .*, not a list of parts that a BERT may lack"):
+        PretrainedBert.load(tmp_path / "lacking")
     pointer = PointerConfig(width=8)
     model_folder.save_folder(tmp_path / "pointer", PointerNetwork(pointer), pointer)
     with pytest.raises(FormatError, match="is 'pointer', not a BERT"):

@@ -6,7 +6,9 @@ import itertools
 import json
 import random
 import shutil
+import string
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
 from multihead.bundle import load_bundle
+from multihead.data.store import TokenStore
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.judging import error_rate_training, tune
 from multihead.lines import windows
@@ -52,6 +55,7 @@ from multihead.serving.folders import find_models
 from multihead.serving.settings import ServeSettings
 from multihead.serving.uses import read_uses
 from multihead.text.languages import Direction, Languages
+from multihead.text.tokenizer import Tokenizer
 from multihead.training import trainer
 from multihead.training.context import RunContext
 from multihead.translating.companions import Companions
@@ -553,7 +557,7 @@ def test_the_preparation_of_a_run_goes_on_with_its_shards(
     said = list[str]()
     for _ in range(2):
         asked = itertools.count()
-        with pytest.raises(Interrupted, match="goes on from there"):
+        with pytest.raises(Interrupted, match="again to continue"):
             learn(tmp_path / "run", **wishes, say=said.append, stop_signal=lambda asked=asked: _stop(asked, 1))
         assert journal.has_shards(tmp_path / "run/text")
     assert "going on after 200 of 600 pairs" in said
@@ -749,6 +753,34 @@ def test_further_text_is_translated_first_and_learned_then(
     assert json.loads((run / "reverse-1/run.json").read_text())["data"]["pairs"] == text
 
 
+@pytest.mark.parametrize("begun", ["", "b", "abcd", string.ascii_letters, f"{string.ascii_letters}<"])
+def test_the_tag_is_the_shortest_word_with_which_no_source_begins(begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked for among a few sources at a time; "<" stands for "<bt>" itself."""
+    monkeypatch.setattr(best_train, "_LOOKED_AT", 7)
+    tokenizer, draw = Tokenizer.learn([" ".join(string.ascii_letters)] * 3, 400), random.Random(1)
+    texts = ["<bt> a" if letter == "<" else f"{letter} z" for letter in begun] + ["zz", "", "<b"] * 9
+    draw.shuffle(texts)
+    sources = [tokenizer.encode(text) for text in texts]
+    spelled = {word: tokenizer.encode(word) for word in ("<bt>", *string.ascii_letters)}
+    free = [word for word, ids in spelled.items() if not any(source[: len(ids)] == ids for source in sources)]
+    expected = min(free, key=lambda word: len(spelled[word]), default="<bt>")
+    assert best_train._choose_tag(tokenizer, TokenStore.from_lists(sources)) == expected
+
+
+def test_the_beginnings_of_the_sources_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_train, "_LOOKED_AT", 1000)
+    tokenizer = Tokenizer.learn([" ".join(string.ascii_letters)] * 3, 400)
+    sources = TokenStore.from_lists([[*divmod(number, 200), 300, 301] for number in range(20_000)])
+    best_train._choose_tag(tokenizer, sources)  # what compares calls with their signatures is made now
+    tracemalloc.start()
+    try:
+        best_train._choose_tag(tokenizer, sources)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
 def test_a_judge_and_students_learn_further_text_and_no_more_of_it_than_there_are_real_pairs(
     wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -806,7 +838,7 @@ def test_the_tag_of_made_sources_is_short_and_begins_no_source(numbers: Numbers,
         files = numbers.write(tmp_path, f"of-{len(sources)}", list(zip(sources, targets, strict=True)))
         folder = tmp_path / f"text-{len(sources)}"
         text = prepare(**files, vocab_size=300, held_out=2, output=folder, say=lambda _: None)
-        tag = best_train._choose_tag(text)
+        tag = best_train._choose_tag(text.source_tokenizer, text.train.source)
         ids = [text.source_tokenizer.encode(word) for word in (tag, "<bt>")]
         assert len(ids[0]) <= len(ids[1])
         return tag, len(ids[0])

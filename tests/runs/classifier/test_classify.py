@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -18,15 +19,17 @@ from multihead import model_folder
 from multihead.cli.classify import classify as command
 from multihead.configuration import build
 from multihead.data.labeled import LabeledDocument, read_labeled
+from multihead.data.nested import read_documents
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted
 from multihead.metrics.classification import score_predictions
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import HierarchicalConfig
+from multihead.planning.settings import GivenModel
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.bert.train import pretrain
 from multihead.runs.classifier.data import hold_out, parts_of
-from multihead.runs.classifier.model import DocumentClassifier
+from multihead.runs.classifier.model import DocumentClassifier, collate_documents
 from multihead.runs.classifier.settings import (
     ClassifyRunConfig,
     ClassifySettings,
@@ -34,9 +37,10 @@ from multihead.runs.classifier.settings import (
     choose_format,
     choose_network,
 )
-from multihead.runs.classifier.train import evaluate, train
-from multihead.text.bert_words import BERT_SPECIALS, BpeWords
+from multihead.runs.classifier.train import NewClassifyRun, evaluate, train
+from multihead.text.bert_words import BERT_SPECIALS, BpeWords, WordPieces
 from multihead.text.tokenizer import Tokenizer
+from multihead.training.progress import RunLog
 
 if TYPE_CHECKING:
     from tests.conftest import CommandResult
@@ -125,7 +129,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind, files, given
         del wishes["width"]
     run(tmp_path / "whole", **wishes)
     for updates in (3, 4):
-        with pytest.raises(Interrupted, match="the same command goes on from there"):
+        with pytest.raises(Interrupted, match="run the same command again to continue"):
             run(tmp_path / "stopped", stop_signal=after(updates), **wishes)
     said = []
     run(tmp_path / "stopped", say=said.append)  # the folder alone is enough
@@ -285,6 +289,43 @@ def test_a_given_encoder_is_where_training_begins(files, given, tmp_path):
     shutil.rmtree(tmp_path / "run" / "data" / "words")
     with pytest.raises(FormatError, match="tokenizer"):
         run(tmp_path / "run")
+
+
+def test_a_folder_of_another_program_is_where_training_begins(files, tmp_path):
+    """As `PretrainedBert.export` writes it, with a vocab.txt; run.json has the SHA-256 of its weights."""
+    torch.manual_seed(3)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *letters, *(f"##{letter}" for letter in letters)]
+    sizes = {"width": 16, "layers": 1, "heads": 2, "inner": 32, "max_positions": 48}
+    start = PretrainedBert(Bert(BertConfig(vocab=len(pieces), **sizes)), WordPieces(pieces, lowercase=True))
+    start.export(tmp_path / "theirs")
+    wishes = {"updates": 1, "learning_rate": 1e-12, "weight_decay": 0.0, "average": 0, "threads": 1}
+    wishes |= {"batch_tokens": 256, "held_out": 8}
+    result = run(tmp_path / "run", data=files / "train.tsv", from_model=tmp_path / "theirs", **wishes)
+    config = ClassifyRunConfig.model_validate_json((result.folder / "run.json").read_text(encoding="utf-8"))
+    digest = hashlib.sha256((tmp_path / "theirs" / "model.safetensors").read_bytes()).hexdigest()
+    assert config.from_model == GivenModel(path=str(tmp_path / "theirs"), weights=digest)
+    found, theirs = result.classifier(), dict(start.model.named_parameters())
+    assert found.words.digest == start.words.digest
+    for name, parameter in found.model.encoder.named_parameters():
+        torch.testing.assert_close(parameter, theirs[name], rtol=0, atol=1e-6)
+
+
+def test_what_a_bert_does_not_read_is_not_counted(tmp_path):
+    """Documents of one paragraph of 2 to 81 subwords; a row has room for 14 of them."""
+    data, folder, said = tmp_path / "data.tsv", tmp_path / "run", list[str]()
+    data.write_text("".join(f"{'ab'[n % 2]}\t{'ba ' * n}ke\n" for n in range(1, 81)), encoding="utf-8")
+    wishes = {"data": data, "valid": data, "model": "bert", "max_tokens": 16, "batch_tokens": 64, "vocab_size": 300}
+    new = NewClassifyRun(build(ClassifySettings, wishes, "the settings"), folder)
+    stored = new.prepare()
+    config = new.decide(stored)
+    documents = read_documents(stored.train, np.arange(80))
+    held = collate_documents(config.model, stored.words, config.reading, documents).lengths - 2
+    assert config.training.updates == 20 * int(held.sum()) // 64
+    lengths = stored.train.source.lengths
+    assert 14 in lengths
+    new.report(config, stored, RunLog(folder, said.append))
+    assert f"  {int((lengths > 14).sum())} documents are longer than 16 subwords; their rest is not read" in said
 
 
 @pytest.mark.proof

@@ -103,7 +103,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     run(corpus, tmp_path / "whole", **wishes)
     for updates in (5, 6):
-        with pytest.raises(Interrupted, match="the same command goes on from there"):
+        with pytest.raises(Interrupted, match="run the same command again to continue"):
             run(corpus, tmp_path / "stopped", **wishes, **after(updates))
     said: list[str] = []
     run(corpus, tmp_path / "stopped", say=said.append, **wishes)
@@ -210,6 +210,20 @@ def test_what_cannot_be_leaves_nothing_behind(
     with pytest.raises(InputError, match=words):
         run(corpus, tmp_path / "run", **{"vocab_size": 270, **wishes})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"max_tokens": 1}, "max_tokens is 1, and a language model reads 2 tokens at least"),
+        ({"positions": "learned", "max_positions": 100}, "max_positions is 100, but up to 512 tokens are read at once"),
+        ({"valid_target": "other", "held_out": 50}, "held_out and valid_target exclude each other"),
+    ],
+)
+def test_faulty_settings_are_named_before_the_text_is_read(wishes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        run(tmp_path / "no such text", tmp_path / "run", **wishes)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_named_is_asked_for(tmp_path: Path, corpus: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(problem, wishes, n
     """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     run(problem, tmp_path / "whole", **wishes)
     for updates in (5, 6):
-        with pytest.raises(Interrupted, match="the same command goes on from there"):
+        with pytest.raises(Interrupted, match="run the same command again to continue"):
             run(problem, tmp_path / "stopped", stop_signal=after(updates), **wishes)
     said = []
     run(problem, tmp_path / "stopped", say=said.append, **wishes)

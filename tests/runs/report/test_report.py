@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -70,6 +71,11 @@ def short(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             record |= {"elapsed": PACE * record["step"]} if "elapsed" in record else {}
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         (folder / name).write_text(text, encoding="utf-8")
+    config = config_of(folder)
+    training = config.training.model_copy(update={"updates": 24, "validate_every": 12})
+    for name in ("run.json", "run.copy.json"):
+        (folder / name).unlink()
+    work_folder.write(folder, config.model_copy(update={"training": training}))
     return folder
 
 
@@ -281,6 +287,56 @@ def test_a_report_that_was_stopped_ends_as_the_one_that_was_not(
     before = numbers.contents(whole)
     write(short, whole)
     assert numbers.contents(whole) == before
+
+
+def test_the_run_is_compared_as_it_was_when_the_report_was_begun(short: Path, whole: Path, tmp_path: Path) -> None:
+    moved, log = Path(shutil.copytree(whole, tmp_path / "moved")), short / "log.jsonl"
+    before = log.read_bytes()
+    later = {"kind": "validation", "step": 30, "loss": 0.001, "bleu": 99.0, "chrf": 99.0}
+    try:
+        log.write_bytes(before + f"{json.dumps(later)}\n".encode())
+        write(short, moved)
+    finally:
+        log.write_bytes(before)
+    found, expected = (json.loads((folder / "report.json").read_text(encoding="utf-8")) for folder in (moved, whole))
+    assert found["curves"] != expected["curves"]
+    assert found["gain"] == expected["gain"]
+
+
+def test_parts_are_not_compared_with_a_run_that_has_not_ended(short: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(short, tmp_path / "run"))
+    for name in ("log.jsonl", "timing.jsonl"):
+        lines = (run / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (run / name).write_text("".join(line for line in lines if json.loads(line)["step"] < 24), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"run: after 19 of 24 updates, this run has not ended"):
+        write(run, tmp_path / "report", budget=BUDGET)
+    assert not (tmp_path / "report").exists()
+    assert write(run, tmp_path / "report").gain is None
+
+
+@pytest.mark.parametrize(
+    ("validated", "patience", "plans", "ended"),
+    [
+        (4, 0, [], True),
+        (3, 0, [], False),
+        (3, 2, [], False),
+        (3, 1, [], True),
+        (3, 0, [30, 18], True),
+        (4, 0, [18, 30], False),
+    ],
+)
+def test_a_run_ends_by_its_updates_its_plan_or_its_patience(
+    short: Path, validated: int, patience: int, plans: list[int], ended: bool
+) -> None:
+    """Validations after 6, 12, 18 and 24 updates; the second one is the best."""
+    log: list[dict[str, Any]] = [{"kind": "plan", "step": 1, "updates": planned} for planned in plans]
+    log += [
+        {"kind": "validation", "step": 6 * (place + 1), "loss": 2.0, "bleu": bleu, "chrf": bleu}
+        for place, bleu in enumerate((10.0, 30.0, 20.0, 20.0)[:validated])
+    ]
+    training = config_of(short).training.model_copy(update={"patience": patience})
+    with contextlib.nullcontext() if ended else pytest.raises(ConfigurationError, match="has not ended"):
+        parts.require_finished(log, training, short)
 
 
 def test_an_outcome_that_is_damaged_is_read_again(short: Path, whole: Path, tmp_path: Path) -> None:

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from multihead import Translator
+from multihead.bundle import build_network
+from multihead.configuration import Launch
 from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.planning.settings import RunConfig
+from multihead.runs import run
 from multihead.runs.average import average
+from multihead.training.splitting import SingleProcess
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -146,6 +150,22 @@ def test_it_can_be_fine_tuned_and_averaged(learned, numbers, tmp_path):
         numbers.learn(tmp_path / "other", from_model=learned, model="transformer", **files, **again)
     with pytest.raises(ConfigurationError, match="heads is a setting of the transformer model"):
         numbers.learn(tmp_path / "other", from_model=learned, heads=4, **files, **again)
+
+
+def test_it_is_not_divided_among_processes(learned, numbers, tmp_path, monkeypatch):
+    """Asked for, at the start or later, it is refused; without being asked, it is not chosen however little fits."""
+    for folder, wishes in (
+        (learned, {}),
+        (tmp_path / "tuned", {"from_model": learned, **numbers.train, **numbers.valid}),
+    ):
+        with pytest.raises(ConfigurationError, match="--parallel sharded: this network is recurrent"):
+            numbers.learn(folder, parallel="sharded", **wishes)
+    assert list(tmp_path.iterdir()) == []
+    config = RunConfig.model_validate_json((learned / "run.json").read_text(encoding="utf-8"))
+    training = config.training.model_copy(update={"device": "cuda"})
+    monkeypatch.setattr(run, "memory_of", lambda _: 1)
+    chosen, _ = run.combine(lambda: build_network(config.model), training, SingleProcess(Launch(size=2)), None)
+    assert chosen == "replicated"
 
 
 def test_it_has_no_mean_with_a_transformer(learned, trained, tmp_path):

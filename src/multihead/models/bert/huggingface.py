@@ -2,13 +2,14 @@
 
 That is ``config.json`` and ``model.safetensors``. Two tables map their names to ours; every name in a file has to be in
 one of them. Models such as BertForPreTraining, BertForMaskedLM and BertModel can be read, of which some lack the pooler
-or a head. Ours are written as BertForPreTraining. Vocabularies are in `text.bert_words`, whole folders in
-`runs.bert.model`.
+or a head, and are written again without it. Ours are written as BertForPreTraining. Vocabularies are in
+`text.bert_words`, whole folders in `runs.bert.model`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,8 +69,15 @@ _LAYER_MODULES = {
 }
 _PACKED = ("query", "key", "value")
 """The matrices that ``in_projection`` holds one below the other."""
-_OPTIONAL = ("pooler", "words", "follows")
+OPTIONAL = ("pooler", "words", "follows")
 """Our modules that a file may lack."""
+_CLASSES = {
+    (): "BertForPreTraining",
+    ("follows",): "BertForMaskedLM",
+    ("words",): "BertForNextSentencePrediction",
+    ("words", "follows"): "BertModel",
+}
+"""Their class for a model, by the heads that it lacks."""
 _COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -107,7 +115,7 @@ def read(folder: OpenFolder) -> Imported:
         theirs = _their_names(name)
         found = [tensors.pop(name) for name in theirs if name in tensors]
         part = name.split(".")[0]
-        if not found and part in _OPTIONAL:
+        if not found and part in OPTIONAL:
             missing.append(part)
             continue
         if len(found) < len(theirs):
@@ -129,16 +137,25 @@ def read(folder: OpenFolder) -> Imported:
     return Imported(model, tuple(dict.fromkeys(missing)))
 
 
-def write(folder: Path, model: Bert) -> None:
-    """Write ``config.json`` and ``model.safetensors`` into an existing folder, such as `files.atomic_folder`'s."""
+def write(folder: Path, model: Bert, missing: Collection[str] = ()) -> None:
+    """Write ``config.json`` and ``model.safetensors`` into an existing folder, such as `files.atomic_folder`'s.
+
+    Args:
+        folder: the folder.
+        model: the model.
+        missing: its modules that are not trained, and not written (`Imported.missing`).
+    """
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
+        if name.split(".")[0] in missing:
+            continue
         theirs = _their_names(name)
         tensors |= dict(zip(theirs, parameter.detach().chunk(len(theirs)), strict=True))
     write_tensors(folder / WEIGHTS, tensors)
     values = model.config.model_dump(mode="json")
     fields = {theirs: values[ours] for ours, theirs in _FIELDS.items()}
-    write_json(folder / CONFIG, {"architectures": ["BertForPreTraining"], "model_type": "bert", **fields, **_FIXED})
+    class_name = _CLASSES[tuple(head for head in ("words", "follows") if head in missing)]
+    write_json(folder / CONFIG, {"architectures": [class_name], "model_type": "bert", **fields, **_FIXED})
 
 
 def read_config(folder: OpenFolder) -> BertConfig:

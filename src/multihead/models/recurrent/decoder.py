@@ -18,7 +18,7 @@ width of a tied embedding. With several layers, Bahdanau's first layer attends a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -232,10 +232,10 @@ class LuongDecoder(RecurrentDecoder):
     def _whole_with_feeding(self, words: Tensor, state: RecurrentState, joined: Tensor, need_weights: bool) -> Decoded:
         """Step by step, since each step reads the joined state [batch, width] of the one before."""
         first, layers, memory = next(self._typed_layers()), state.layers, state.memory
-        mask = memory.mask
+        mask, factors = memory.mask, self._dropout_factors(words)
         queries, states, weights = [], [], []
-        for projected in first.project(words).transpose(0, 1).unbind():
-            layers = self._advance(projected, layers, joined)
+        for place, projected in enumerate(first.project(words).transpose(0, 1).unbind()):
+            layers = self._advance(projected, layers, joined, [factor[:, place] for factor in factors])
             context, weight = self._attend(layers[-1][0], memory, mask, need_weights)
             joined = self._join(layers[-1][0], context)
             queries.append(layers[-1][0])
@@ -252,12 +252,34 @@ class LuongDecoder(RecurrentDecoder):
         following = RecurrentState(state.memory, layers, None if state.feed is None else joined)
         return DecoderStep(joined, following, weights)
 
-    def _advance(self, projected: Tensor, layers: tuple[CellState, ...], feed: Tensor | None) -> tuple[CellState, ...]:
-        """Advance every layer by one position; ``projected`` is the input of the first layer, already projected."""
+    def _dropout_factors(self, words: Tensor) -> list[Tensor]:
+        """What the states below each layer but the first are multiplied by, at all positions [batch, target, width].
+
+        Drawn at once: masks then depend on row and position, and not on the length of the longest target beside them.
+        """
+        count = len(self.layers) - 1 if self.dropout.probability else 0
+        return [self.dropout(torch.ones_like(words)) for _ in range(count)]
+
+    def _advance(
+        self,
+        projected: Tensor,
+        layers: tuple[CellState, ...],
+        feed: Tensor | None,
+        factors: Sequence[Tensor] = (),
+    ) -> tuple[CellState, ...]:
+        """Advance every layer by one position.
+
+        Args:
+            projected: the input of the first layer, already projected.
+            layers: the states of the layers.
+            feed: the joined state of the position before.
+            factors: of dropout at this position, for each layer but the first; drawn here if there are none.
+        """
         new: list[CellState] = []
         for index, layer in enumerate(self._typed_layers()):
             if index:
-                projected = layer.project(self.dropout(new[-1][0]))
+                below = new[-1][0]
+                projected = layer.project(below * factors[index - 1] if factors else self.dropout(below))
             new.append(layer.step(projected, layers[index], None if index else feed))
         return tuple(new)
 

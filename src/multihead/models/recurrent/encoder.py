@@ -14,13 +14,13 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from multihead.attention import Additive, Attention, Padding, zero_padding
 from multihead.attention.structured.layers import TreeAttention
-from multihead.kernels.random import Dropout
+from multihead.kernels.random import Dropout, packed_at
 from multihead.models.config import RecurrentConfig
 from multihead.models.layers import SinusoidalPositions
 from multihead.models.recurrent.cells import run_layers
@@ -102,8 +102,9 @@ class RecurrentEncoder(nn.Module):
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         final: Tensor | tuple[Tensor, ...] = ()
         for index, layer in enumerate(self.layers):
-            if index:
-                packed = packed._replace(data=self.dropout(packed.data))
+            if index and self.dropout.probability:
+                with packed_at(*_places(packed)):
+                    packed = packed._replace(data=self.dropout(packed.data))
             packed, final = run_layers(layer, packed)
         last = final if isinstance(final, Tensor) else final[0]  # [2 directions, batch, D / 2]
         states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
@@ -116,6 +117,16 @@ class RecurrentEncoder(nn.Module):
         positioned = x + self.positions(torch.arange(length, device=x.device), length).to(x.dtype)
         states = zero_padding(positioned, lengths)
         return states, states.sum(1) / lengths[:, None]
+
+
+def _places(packed: PackedSequence) -> tuple[Int64[Tensor, " packed"], Int64[Tensor, " packed"]]:
+    """The row and the position of each packed word: words stand position by position, those of long rows first."""
+    assert packed.sorted_indices is not None
+    sizes = packed.batch_sizes  # rows that have each position
+    positions = torch.arange(len(sizes)).repeat_interleave(sizes)
+    ranks = torch.arange(len(positions)) - (sizes.cumsum(0) - sizes)[positions]
+    device = packed.data.device
+    return packed.sorted_indices[ranks.to(device)], positions.to(device)
 
 
 class SoftSelfAttention(nn.Module):

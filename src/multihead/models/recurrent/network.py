@@ -119,7 +119,7 @@ class RecurrentTranslator(Network):
     ) -> Loss:
         """Label-smoothed cross-entropy, summed over the real tokens; with sampled positions also REINFORCE.
 
-        In training, the positions are sampled from PyTorch's current generator, and the baseline is updated.
+        In training, the positions are sampled from PyTorch's current generator; `follow_loss` moves the baseline.
 
         Raises:
             ConfigurationError: soft targets or weights with sampled positions, which are rewarded for labels alone.
@@ -148,6 +148,16 @@ class RecurrentTranslator(Network):
             entropy_weight=self.config.entropy_weight,
             to_go=self.config.feeds_context,
         )
+
+    @torch.no_grad()
+    def follow_loss(self, loss: float) -> None:
+        """Move the baseline of sampled positions after an update (`training.splitting.FollowsLoss`).
+
+        Args:
+            loss: the mean smoothed loss of a token in the whole update: the negative of its mean reward.
+        """
+        if self.baseline is not None and self.config.baseline == "moving":
+            self.baseline.copy_(MovingBaseline(value=self.baseline).update(self.baseline.new_tensor(-loss)).value)
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> RecurrentState:
         """Encode the sources; the state has one row per sentence and no target positions."""
@@ -189,7 +199,7 @@ def reinforced_loss(
     *,
     log_prob: Float[Tensor, "batch target"],
     entropy: Float[Tensor, "batch target"],
-    baseline: nn.Parameter | None,
+    baseline: Float[Tensor, ""] | None,
     entropy_weight: float,
     to_go: bool,
 ) -> Loss:
@@ -203,7 +213,7 @@ def reinforced_loss(
         \qquad\text{else:}\quad R_t = -\ell_t,\ B_t = b
 
     l_t is the loss of a token, with label smoothing; without smoothing, -l_t is log p(y_t). b is the moving average of
-    -l_t over earlier batches, n_t the number of real tokens from t on. Neither depends on this batch's choices, so the
+    -l_t over earlier updates, n_t the number of real tokens from t on. Neither depends on this batch's choices, so the
     baseline does not change the mean of the second sum. Multiplying b by n_t keeps R_t - B_t around 0 at the beginning
     of a sentence as at its end, because R_t grows with n_t.
 
@@ -217,8 +227,7 @@ def reinforced_loss(
         smoothing: share of label smoothing.
         log_prob: log p(z_t | z_<t, x) of the position sampled for each target position.
         entropy: entropy H_t of the distribution that it was sampled from, in nats.
-        baseline: b; updated in place after use (`MovingBaseline`: 0.9 of it and 0.1 of this batch's mean) if
-            ``log_prob`` requires a gradient, as in training; None = no baseline.
+        baseline: b; None = no baseline.
         entropy_weight: lambda_e; above 0 it keeps the distributions from becoming deterministic too early.
         to_go: reward a choice for all tokens from its own on, which is right for every network. False rewards it for
             its own token only, with less variance; unbiased only if later states do not depend on the choice.
@@ -235,9 +244,6 @@ def reinforced_loss(
     surrogate = len(real) * reinforce_loss(
         log_prob.where(real, 0.0), advantage, entropy=entropy.where(real, 0.0), entropy_weight=entropy_weight
     )
-    if baseline is not None and log_prob.requires_grad:
-        with torch.no_grad():
-            baseline.copy_(MovingBaseline(value=baseline).update(token_rewards).value)
     return loss._replace(total=loss.total + (surrogate - surrogate.detach()))  # its gradient, but not its value
 
 

@@ -36,7 +36,7 @@ class Filled:
     """A text with its hidden words predicted."""
 
     text: str
-    """With the most probable word in each hidden place."""
+    """With the most probable word in each hidden place, otherwise as it was given."""
     candidates: tuple[tuple[Candidate, ...], ...]
     """For each hidden place in order, the most probable first."""
 
@@ -104,18 +104,15 @@ class MaskFiller:
             tokens, lengths = self.bert.rows([rows[place] for place in members])
             states = self.model.encode(tokens, lengths, torch.zeros_like(tokens)).states
             for place, row_states, row_tokens in zip(members, states, tokens, strict=True):
-                results[place] = self._fill_one(rows[place], row_states[row_tokens == hidden], top)
+                results[place] = self._fill_one(texts[place], row_states[row_tokens == hidden], top)
         return results
 
-    def _fill_one(self, ids: list[int], states: Tensor, top: int) -> Filled:
+    def _fill_one(self, text: str, states: Tensor, top: int) -> Filled:
         """Fill one text, given the states of its hidden places: (hidden places, D)."""
         logits = self.model.word_logits(states).masked_fill(~self._usable, -torch.inf)
         found = logits.softmax(-1).topk(min(top, int(self._usable.sum())), dim=-1)
-        chosen = iter(found.indices[:, 0].tolist())
-        hidden = self.words.symbols.hidden
-        whole = [next(chosen) if index == hidden else index for index in ids]
         candidates = tuple(
             tuple(Candidate(self.words.show(index), value) for index, value in zip(indices, values, strict=True))
             for indices, values in zip(found.indices.tolist(), found.values.tolist(), strict=True)
         )
-        return Filled(self.words.decode(whole), candidates)
+        return Filled(self.words.fill(text, found.indices[:, 0].tolist()), candidates)

@@ -24,6 +24,8 @@ RUN_VERSION = 2
 
 _MIN_DOCUMENTS = 4
 """Documents from which next sentences can be learned, even if some are held out."""
+FEWEST_DOCUMENTS = 2
+"""Documents of which pairs can be made: half of the second passages come from another document."""
 _EPOCHS, _MIN_UPDATES, _MAX_UPDATES = 40, 500, 1_000_000
 
 
@@ -151,14 +153,21 @@ def choose_vocabulary(choices: Choices, sentences: int) -> int:
     return choices.take("vocab_size", lambda: (size, f"for {sentences:,} sentences"))
 
 
-def choose_rows(choices: Choices, documents: int, sentences: int) -> tuple[int, bool, bool]:
-    """The maximum number of tokens of a row, whether rows are pairs, and whether whole words are hidden."""
-    ordered = documents >= _MIN_DOCUMENTS and sentences >= 2 * documents
-    why = (
-        "there are documents, and sentences in an order"
-        if ordered
-        else f"{documents:,} documents with {sentences:,} sentences: too few to tell what follows"
-    )
+def choose_rows(choices: Choices, documents: int, sentences: int, fewer: int) -> tuple[int, bool, bool]:
+    """The maximum number of tokens of a row, whether rows are pairs, and whether whole words are hidden.
+
+    Args:
+        choices: the user's settings; collects the reason of each choice.
+        documents: of the text, including those held out.
+        sentences: in these.
+        fewer: documents to learn from or to validate on, whichever are fewer.
+    """
+    ordered = documents >= _MIN_DOCUMENTS and sentences >= 2 * documents and fewer >= FEWEST_DOCUMENTS
+    why = "there are documents, and sentences in an order"
+    if not ordered:
+        why = f"{documents:,} documents with {sentences:,} sentences: too few to tell what follows"
+        if fewer < FEWEST_DOCUMENTS <= _MIN_DOCUMENTS <= documents:
+            why = "one document to learn from, or to validate on: there is no other one to draw sentences from"
     return (
         choices.take("max_tokens", lambda: (128, "as most updates of the paper")),
         choices.take("next_sentence", lambda: (ordered, why)),

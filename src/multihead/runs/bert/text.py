@@ -22,7 +22,13 @@ from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import file_record
-from multihead.runs.bert.settings import PretrainSettings, PretrainText, choose_rows, choose_vocabulary
+from multihead.runs.bert.settings import (
+    FEWEST_DOCUMENTS,
+    PretrainSettings,
+    PretrainText,
+    choose_rows,
+    choose_vocabulary,
+)
 from multihead.text.bert_words import BERT_SPECIALS, SUBWORDS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
@@ -75,7 +81,11 @@ def store_text(settings: PretrainSettings, folder: Path, choices: Choices, conte
     source = _Source(found.path, 1 if settings.seed is None else settings.seed)
     held_out = 0 if valid is not None else source.hold_out(choices)
     sentences = source.sentences
-    max_tokens, paired, whole_words = choose_rows(choices, source.documents, sentences)
+    learning, validating = source.learning, source.validating if valid is None else _count(valid.path)
+    max_tokens, paired, whole_words = choose_rows(choices, source.documents, sentences, min(learning, validating))
+    if paired:
+        _require_pairs(learning, "to learn from", found.path)
+        _require_pairs(validating, "to validate on", found.path if valid is None else valid.path)
     data, longest = folder / "data", longest_sentence(max_tokens, paired=paired)
     if longest < 1:
         raise ConfigurationError(f"max_tokens is {max_tokens}: no word has room beside the symbols; expected more")
@@ -108,6 +118,25 @@ def store_text(settings: PretrainSettings, folder: Path, choices: Choices, conte
     )
 
 
+def _count(path: Path) -> int:
+    """The documents of a file, as far as it matters how many there are."""
+    return sum(1 for _ in islice(read_documents(path, Report()), FEWEST_DOCUMENTS))
+
+
+def _require_pairs(documents: int, purpose: str, path: Path) -> None:
+    """Check that pairs of passages can be made.
+
+    Raises:
+        DataError: there are too few documents.
+    """
+    if documents < FEWEST_DOCUMENTS:
+        raise DataError(
+            f"only one document {purpose}, so that no sentence of another one can be drawn: put empty lines between "
+            "documents, hold out another number of them (held_out), or learn without pairs (--no-next-sentence)",
+            path,
+        )
+
+
 class _Source:
     """The documents of a file, some of them held out; of a single document, its last sentences are.
 
@@ -122,6 +151,16 @@ class _Source:
         self.documents, self.sentences = len(sizes), sum(sizes)
         self._held: frozenset[int] = frozenset()
         self._tail = 0
+
+    @property
+    def learning(self) -> int:
+        """The number of documents that are not held out."""
+        return self.documents - len(self._held)
+
+    @property
+    def validating(self) -> int:
+        """The number of documents that are held out, or are the end of one."""
+        return len(self._held) or min(self._tail, 1)
 
     def hold_out(self, choices: Choices) -> int:
         """Decide what validates: a number of documents, or of sentences of a single document.

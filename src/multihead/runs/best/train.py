@@ -23,14 +23,18 @@ from __future__ import annotations
 
 import string
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import numpy as np
+
 from multihead import work_folder
 from multihead.configuration import LAST_SEED, build, inspect_machine
+from multihead.data.order import Array
+from multihead.data.store import TokenStore
 from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.files import atomic_file, copy_folder, write_errors
@@ -57,6 +61,7 @@ from multihead.runs.translator.begin import NewTranslatorRun
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.text import languages
 from multihead.text.segment import has_merges
+from multihead.text.tokenizer import Tokenizer
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
@@ -74,6 +79,8 @@ _KINDS = ("right_to_left", "student", "small", "datastore")
 _NO_TRAININGS = (plan.PAIRS, plan.MORE_TEXT, plan.DATASTORE, plan.BEST)
 _TAGS: tuple[str, ...] = (plan.USUAL_TAG, *string.ascii_letters)
 """Words that can begin a source that a reverse model made."""
+_LOOKED_AT = 1 << 20
+"""Sources whose beginnings are looked at together."""
 _MOST_STAGES = 100
 """More than there ever are: each training has a seed of its own."""
 _LATEST = 1.5
@@ -200,7 +207,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             return Fitting(usual.training.updates, _sizes_of(half))
 
         known = choices, text.config.pairs, installed_versions(), further
-        tag = plan.USUAL_TAG if further is None else _choose_tag(text)
+        tag = plan.USUAL_TAG if further is None else _choose_tag(text.source_tokenizer, text.train.source)
         config = plan.decide(*known, tag=tag, shared=shared, several=several, measure=measure)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
@@ -226,14 +233,26 @@ def _common_settings(given: TrainSettings) -> dict[str, Any]:
     return {name: getattr(given, name) for name in TrainSettings.model_fields if name not in _OWN}
 
 
-def _choose_tag(text: PreparedText) -> str:
+def _choose_tag(tokenizer: Tokenizer, sources: TokenStore) -> str:
     """A word of few symbols with which no source of the text begins: ``<bt>``, or a letter."""
-    tokenizer, sources = text.source_tokenizer, text.train.source
-    spelled = {word: tuple(tokenizer.encode(word)) for word in _TAGS}
-    lengths = {*map(len, spelled.values())}
-    begun = {tuple(sources[place][:length].tolist()) for place in range(len(sources)) for length in lengths}
-    free = [word for word, ids in spelled.items() if ids not in begun and tokenizer.unk_id not in ids]
-    return min(free, key=lambda word: len(spelled[word]), default=plan.USUAL_TAG)
+    spelled = {word: tokenizer.encode(word) for word in _TAGS}
+    free = {word: ids for word, ids in spelled.items() if tokenizer.unk_id not in ids}
+    for start in range(0, len(sources), _LOOKED_AT):
+        if not free:
+            break
+        stop = min(start + _LOOKED_AT, len(sources))
+        columns = [sources.ids_at(place, start, stop) for place in range(max(map(len, free.values())))]
+        lengths = sources.lengths_of(np.arange(start, stop))
+        free = {word: ids for word, ids in free.items() if not _begin_with(ids, columns, lengths)}
+    return min(free, key=lambda word: len(free[word]), default=plan.USUAL_TAG)
+
+
+def _begin_with(ids: Sequence[int], columns: Sequence[Array], lengths: Array) -> bool:
+    """Whether any sequence begins with these ids, by the columns of their ids."""
+    begun = lengths >= len(ids)
+    for one, column in zip(ids, columns, strict=False):
+        begun &= column == one
+    return bool(begun.any())
 
 
 def _record(path: Path) -> TextFile:
@@ -340,7 +359,7 @@ class BestRun:
 
     def _check_stop(self) -> None:
         if (number := self._stop_signal()) is not None:
-            raise Interrupted(number, "stopped between two trainings; the same command goes on from there")
+            raise Interrupted(number, "stopped between two trainings; run the same command again to continue")
 
     def _stop_signal(self) -> int | None:
         """The signal that asks the run to stop, if there is one; the time of a stage that asks is noted."""

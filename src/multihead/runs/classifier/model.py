@@ -176,6 +176,8 @@ class DocumentClassifier:
 
     def _groups(self, parts: Sequence[Parts]) -> list[list[int]]:
         lengths = [sum(len(ids) for paragraph in document for ids in paragraph) for document in parts]
+        if isinstance(self.model.config, BertClassifierConfig):  # which does not read the rest
+            lengths = [min(length, self.reading.max_tokens) for length in lengths]
         return batches_by_tokens(lengths, _AT_ONCE)
 
     @torch.no_grad()

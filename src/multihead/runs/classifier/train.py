@@ -21,18 +21,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.labeled import check_labels, count_labels, read_labeled
-from multihead.data.nested import DocumentStream, check_classes, read_documents
+from multihead.data.nested import DocumentStream, check_classes, lengths_read, read_documents
 from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
 from multihead.files import write_errors
 from multihead.metrics.classification import Classification, score_predictions
+from multihead.model_folder import WEIGHTS, open_model
 from multihead.models.classifier.config import BertClassifierConfig
 from multihead.models.classifier.network import BertClassifier, Classifier, build_classifier
+from multihead.planning.settings import GivenModel
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.classifier.data import LARGEST, learn_words, read_split, write_store
 from multihead.runs.classifier.model import DocumentClassifier, collate_documents
@@ -51,7 +54,6 @@ from multihead.runs.run import (
     RunKind,
     RunResult,
     execute,
-    given_model,
     installed_versions,
     log_decisions,
 )
@@ -60,6 +62,7 @@ from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import RunLog
 from multihead.training.splitting import sequence_loss
+from multihead.urls import absolute
 from multihead.work_folder import open_work
 
 
@@ -111,6 +114,7 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         require_device(settings.device or "cpu")
         self._documents = read_split(settings, 1 if settings.seed is None else settings.seed)
         self._given = None if settings.from_model is None else PretrainedBert.load(settings.from_model)
+        self._origin = None if settings.from_model is None else _origin(settings.from_model)
         given, documents = self._given, self._documents
         self._words = learn_words(settings, documents.train) if given is None else given.words
         most = None if given is None else given.model.config.max_positions
@@ -129,15 +133,15 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
 
     def decide(self, data: StoredDocuments) -> ClassifyRunConfig:
         given = None
-        if self._given is not None:
-            assert self._settings.from_model is not None
-            given = (given_model(self._settings.from_model), self._given.model.config)
+        if self._given is not None and self._origin is not None:
+            given = (self._origin, self._given.model.config)
+        most = self._format.max_tokens if choose_network(self._settings) == "bert" else None
         facts = ClassifyFacts(
             data=self._documents.data,
             reading=self._format,
             vocab=len(data.words),
             padding_id=data.words.symbols.pad,
-            tokens=int(data.train.source.lengths.sum()),
+            tokens=int(_lengths(data.train, most).sum()),
             paragraphs=self._documents.paragraphs,
             threads=inspect_machine().threads,
             versions=installed_versions(),
@@ -165,8 +169,8 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         train, valid = count_labels(self._documents.train), count_labels(self._documents.valid)
         for label in format_.labels:
             log.say(f"  {label:<14} {train.get(label, 0):,} and {valid.get(label, 0):,}")
-        if isinstance(config.model, BertClassifierConfig):
-            cut = int((data.train.source.lengths > format_.max_tokens - 3).sum())
+        if (most := _most(config)) is not None:
+            cut = int((data.train.source.lengths > _lengths(data.train, most)).sum())
             if cut:
                 log.say(f"  {cut:,} documents are longer than {format_.max_tokens} subwords; their rest is not read")
         log.say("decided (run.json has it all):")
@@ -177,6 +181,22 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
             **{name: getattr(training, name) for name in fields},
         }
         log_decisions(config.reasons, shown, log)
+
+
+def _origin(folder: Path) -> GivenModel:
+    """What run.json records of the BERT that a run starts from, which may be in Hugging Face's format."""
+    with open_model(folder) as opened:
+        return GivenModel(path=str(absolute(folder)), weights=opened.digest(WEIGHTS))
+
+
+def _most(config: ClassifyRunConfig) -> int | None:
+    """The tokens of a document that the network reads at most, special symbols included; None = all."""
+    return config.reading.max_tokens if isinstance(config.model, BertClassifierConfig) else None
+
+
+def _lengths(store: ParallelStore, most: int | None) -> npt.NDArray[np.integer[Any]]:
+    """The number of subwords of each document that the network reads."""
+    return store.source.lengths if most is None else lengths_read(store, most)
 
 
 class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, Classifier]):
@@ -202,8 +222,8 @@ class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, 
         return build_classifier(config.model).to(config.training.device)
 
     def batches(self, config: ClassifyRunConfig, data: StoredDocuments, position: tuple[int, int]) -> BatchSource:
-        collate = partial(collate_documents, config.model, data.words, config.reading)
-        stream = DocumentStream(data.train, config.training.batch_tokens, config.training.seed, collate, position)
+        collate, training = partial(collate_documents, config.model, data.words, config.reading), config.training
+        stream = DocumentStream(data.train, training.batch_tokens, training.seed, collate, position, _most(config))
         return BatchSource(stream, lambda rows: {config.data.path: sorted(data.train.lines[rows].tolist())})
 
     def start_message(self, config: ClassifyRunConfig) -> str | None:
@@ -218,7 +238,8 @@ class ClassifyJudge(Judge[Classifier]):
 
     def __init__(self, config: ClassifyRunConfig, data: StoredDocuments) -> None:
         self.config, self.words, self.valid = config, data.words, data.valid
-        self._groups = batches_by_tokens(data.valid.source.lengths.tolist(), 4 * config.training.batch_tokens)
+        lengths = _lengths(data.valid, _most(config))
+        self._groups = batches_by_tokens(lengths.tolist(), 4 * config.training.batch_tokens)
 
     def evaluate(self, model: Classifier) -> Validation:
         """Accuracy in percent, macro-F1, and the loss per document."""

@@ -33,6 +33,7 @@ SUPPORTED = frozenset(
     )
 )
 """The settings that a language model has."""
+_FEWEST_TOKENS = 2
 
 
 def parse(values: dict[str, Any]) -> TrainSettings:
@@ -51,13 +52,19 @@ def parse(values: dict[str, Any]) -> TrainSettings:
                 f"{name} is a setting of translators, and model 'decoder' is a language model of one text, the target: "
                 "leave it out"
             )
-    return build(TrainSettings, {**values, "model": "decoder"}, "the settings")
+    settings = build(TrainSettings, {**values, "model": "decoder"}, "the settings")
+    if settings.max_tokens is not None and settings.max_tokens < _FEWEST_TOKENS:
+        raise ConfigurationError(
+            f"max_tokens is {settings.max_tokens}, and a language model reads {_FEWEST_TOKENS} tokens at least; "
+            "raise it, or leave it out"
+        )
+    return settings
 
 
 class Reading(Settings):
     """How a language model reads texts; a part of its model folder."""
 
-    max_tokens: int = Field(ge=2)
+    max_tokens: int = Field(ge=_FEWEST_TOKENS)
     """Maximum number of tokens that it reads at once; longer texts are cut into windows (`data.texts`)."""
 
 

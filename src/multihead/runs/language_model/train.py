@@ -38,7 +38,7 @@ from multihead.models.decoder.network import DecoderLM
 from multihead.planning.choices import CorpusSize, Pace
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.runs.language_model.model import LanguageModel
-from multihead.runs.language_model.settings import LanguageModelRunConfig, Reading, decide, parse
+from multihead.runs.language_model.settings import LanguageModelRunConfig, Reading, choose_size, decide, parse
 from multihead.runs.language_model.text import StoredText, open_text, store_text
 from multihead.runs.pace import Trial, time_updates
 from multihead.runs.run import (
@@ -106,7 +106,8 @@ class NewLanguageModelRun(NewRun[LanguageModelRunConfig, StoredText]):
             require_tensorboard()
         # Deciding for an imagined text finds most faulty settings before the work.
         imagined = CorpusSize(1000, 20_000, 1000, 1000, 0, unit="lines")
-        decide(Choices(settings), imagined, settings.max_tokens or 2, self._machine, lambda *_: Pace(1.0, 1000.0))
+        imagining = Choices(settings)
+        decide(imagining, imagined, choose_size(imagining), self._machine, lambda *_: Pace(1.0, 1000.0))
 
     def prepare(self) -> StoredText:
         self._text = store_text(self._settings, self._folder, self._choices, self._context)

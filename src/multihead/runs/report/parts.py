@@ -20,9 +20,10 @@ from multihead.preparing.prepared import PreparedText
 from multihead.runs.best.plan import budget_of
 from multihead.runs.curves import Log, read_log
 from multihead.runs.report import plan
-from multihead.runs.report.plan import Part, ReportConfig
+from multihead.runs.report.plan import Outcome, Part, ReportConfig
 from multihead.runs.translator.train import train
 from multihead.training.budget import Journal
+from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
 from multihead.training.progress import format_duration
 
@@ -78,7 +79,7 @@ def measure_gain(
         part, before = decided.parts[index], journal.spent
         budget = _budget(index, decided, journal, before + time.monotonic() - began)
         if (number := context.stop_signal()) is not None:
-            raise Interrupted(number, "stopped between two trainings; the same command goes on from there")
+            raise Interrupted(number, "stopped between two trainings; run the same command again to continue")
         context.say(
             f"training {index + 1} of {len(decided.parts)}: {part.pairs:,} pairs, seed {part.seed}, "
             + (f"{part.updates:,} updates" if budget is None else format_duration(budget))
@@ -95,8 +96,8 @@ def measure_gain(
     ]
     shortened = any(journal.value(i, "budget") is not None for i in range(len(decided.parts)))
     if decided.whole and not shortened:
-        kept = kept_record(read_log(run), run)
-        points.append(Point(config.data.pairs, kept["last"], config.training.seed, kept["loss"], kept["bleu"]))
+        own = decided.own or own_outcome(read_log(run), run)
+        points.append(Point(config.data.pairs, own.updates, config.training.seed, own.loss, own.bleu))
     found = estimate_gain([Training(p.pairs, p.loss, p.bleu) for p in points], config.data.pairs)
     return DataGain(tuple(points), decided.length, shortened, found)
 
@@ -160,10 +161,45 @@ def kept_record(log: Log, folder: Path) -> dict[str, Any]:
         ConfigurationError: the run has not validated a model.
     """
     by = read_begun_run(folder).training.best_by
-    judged = [
-        record for record in log if record["kind"] == "validation" and None not in map(record.get, ("bleu", "loss", by))
-    ]
+    judged = _judged(log, by)
     if not judged:
         raise ConfigurationError(f"{folder}: nothing was validated yet; wait for the first validation")
     best = max(judged, key=lambda record: (-record[by] if by == "loss" else record[by], -record["loss"]))
     return {**best, "last": max(record["step"] for record in log)}
+
+
+def _judged(log: Log, by: str) -> list[dict[str, Any]]:
+    """The validations by which a run may have kept a model."""
+    return [
+        record for record in log if record["kind"] == "validation" and None not in map(record.get, ("bleu", "loss", by))
+    ]
+
+
+def own_outcome(log: Log, folder: Path) -> Outcome:
+    """What a run itself has reached; errors as `kept_record`."""
+    kept = kept_record(log, folder)
+    return Outcome(updates=kept["last"], loss=kept["loss"], bleu=kept["bleu"])
+
+
+def require_finished(log: Log, training: TrainingConfig, folder: Path) -> None:
+    """Check that a run has ended, by its updates or its patience: parts are planned by its length.
+
+    Args:
+        log: of the run.
+        training: its settings.
+        folder: its folder.
+
+    Raises:
+        ConfigurationError: it has not, or it has not validated a model.
+    """
+    best = kept_record(log, folder)
+    after = [record["step"] for record in _judged(log, training.best_by)]
+    plans = [record["updates"] for record in log if record["kind"] == "plan" and type(record.get("updates")) is int]
+    planned = plans[-1] if plans else training.updates  # a budget changes the plan
+    impatient = training.patience and sum(step > best["step"] for step in after) >= training.patience
+    if max(after) < planned and not impatient:
+        raise ConfigurationError(
+            f"{folder}: after {best['last']:,} of {planned:,} updates, this run has not ended, and parts of its text "
+            "are trained to be compared with a finished one: wait for its end, or go on with it by the command that "
+            "began it; a report without budget (--budget) can be written at any time"
+        )

@@ -67,6 +67,15 @@ class Part(Settings):
         return f"{self.pairs}-pairs-seed-{self.seed}"
 
 
+class Outcome(Settings):
+    """What a training has reached."""
+
+    updates: int
+    loss: float
+    bleu: float
+    """Of greedy search on the validation set."""
+
+
 class ReportConfig(Settings):
     """Everything decided about a report: its run.json."""
 
@@ -87,6 +96,8 @@ class ReportConfig(Settings):
     whole: bool
     """Whether the run itself is the training with all pairs."""
     parts: tuple[Part, ...]
+    own: Outcome | None = None
+    """The run itself when the trainings were decided; ``None`` without trainings, and in older reports."""
 
 
 def decide(

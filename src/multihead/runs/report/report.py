@@ -34,7 +34,7 @@ from multihead.runs.best.plan import BEST, FORWARD, STUDENT
 from multihead.runs.curves import Log, panels_of, read_curves, read_log
 from multihead.runs.report import plan
 from multihead.runs.report.card import PICTURE, Report
-from multihead.runs.report.parts import kept_record, measure_gain
+from multihead.runs.report.parts import kept_record, measure_gain, own_outcome, require_finished
 from multihead.runs.report.plan import ReportConfig, ReportSettings
 from multihead.runs.run import installed_versions
 from multihead.text.context import in_context
@@ -147,9 +147,13 @@ def _begin(given: ReportSettings, folder: Path, base: Path, config: RunConfig, c
     updates = max(record["step"] for record in log)
     seconds = max(record["seconds"] or 0.0 for record in log)
     digest = sha256_of(base / work_folder.RUN)
+    if given.budget is not None:
+        require_finished(log, config.training, base)
     with work_folder.preparing(folder):
         pace = seconds / max(updates, 1)
         decided = plan.decide(given, config, updates, pace, installed_versions(), digest, comparable=comparable)
+        if decided.parts:
+            decided = decided.model_copy(update={"own": own_outcome(log, base)})
         work_folder.write(folder, decided)
     return decided
 
@@ -212,7 +216,7 @@ def _examine(run: Path, text: PreparedText, examined: _Examined, context: RunCon
 
     def progress(_: int) -> None:
         if (number := context.stop_signal()) is not None:
-            raise Interrupted(number, "stopped while the text was translated; the same command goes on")
+            raise Interrupted(number, "stopped while the text was translated; run the same command again to continue")
 
     context.say(f"translating {sum(len(sources) for _, sources, _ in examined.parts):,} lines")
     found, all_sources, references = list[str](), list[str](), list[str]()

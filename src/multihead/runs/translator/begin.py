@@ -44,7 +44,15 @@ from multihead.preparing.prepare import FEW_LINES, journal_for, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
 from multihead.preparing.subwords import keep_vocabulary
 from multihead.runs.pace import Trial, time_updates
-from multihead.runs.run import NewRun, combine, given_model, installed_versions, log_decisions, require_memory
+from multihead.runs.run import (
+    NewRun,
+    combine,
+    given_model,
+    installed_versions,
+    log_decisions,
+    require_divisible,
+    require_memory,
+)
 from multihead.skeletons import without_values
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
@@ -104,6 +112,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         self._alignments = None if settings.alignments is None else self._check_alignments(settings.alignments)
         if model is not None and (rank := settings.lora) is not None:  # refuse what cannot be adapted
             without_values(lambda: _with_adapters(build_network(model), rank, 1.0))
+        if model is not None and settings.parallel == "sharded":
+            require_divisible(lambda: build_network(model))
         self._journal = None
         if isinstance(self._text, TextFiles) and self._text.lines > FEW_LINES:
             self._journal = journal_for(folder, settings, self._text, self._tokenizers)
@@ -142,8 +152,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             write = self._choices, self._text, self._folder, self._context, vocabulary
             prepared = write_data(*write, journal=self._journal)
         if (number := self._context.stop_signal()) is not None:
-            again = "starts again" if self._journal is None else "goes on from there"
-            raise Interrupted(number, f"stopped while the data were prepared; the same command {again}")
+            again = "to start over" if self._journal is None else "to continue"
+            raise Interrupted(number, f"stopped while the data were prepared; run the same command again {again}")
         return prepared
 
     def resumed(self) -> Sequence[str]:
