@@ -90,7 +90,7 @@ def measure(arguments: Namespace) -> None:
         if arguments.only in (None, NAME):
             train_peer(arguments, text, sizes, file)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on")
+        print("stopped; run the same command again to continue")
     rows = table(read(file), arguments.levels)
     write_figures(arguments, {"rows": rows, "sizes": sizes, "pairs": len(text.train), "lines": len(text.valid)})
 

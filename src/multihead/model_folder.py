@@ -114,7 +114,10 @@ def open_model(folder: Path) -> OpenFolder:
             raise FormatError(f"{candidate}: a model folder without its {missing}; {COPY_AGAIN}")
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "there is no such folder"
-        raise FormatError(f"{folder}: {what}; give the folder that `multihead train` wrote")
+        advice = "give the folder that `multihead train` wrote"
+        if len(folder.parts) == 2 and not folder.parent.exists():  # as names on the Hugging Face Hub have
+            advice += f", or get a model of the Hugging Face Hub: `multihead import {folder.as_posix()} -o model`"
+        raise FormatError(f"{folder}: {what}; {advice}")
     if (folder / "run.json").is_file():
         raise FormatError(f"{folder}: this run has no model yet: it was stopped before its first validation")
     raise FormatError(f"{folder}: not a model folder: it has no {CONFIG} and {WEIGHTS}")

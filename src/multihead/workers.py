@@ -146,8 +146,8 @@ class _Team:
             return result
         how = f"signal {-status}" if status and status < 0 else f"status {status}"
         raise SurroundingsError(
-            f"worker processes ended early, {_ATTEMPTS} times at the same place ({how}); is there enough memory? The "
-            "same command goes on from there"
+            f"worker processes ended early, {_ATTEMPTS} times at the same place ({how}); is there enough memory? "
+            "Run the same command again to continue"
         )
 
     def _start(self) -> subprocess.Popen[bytes]:

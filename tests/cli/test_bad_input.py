@@ -196,6 +196,15 @@ def test_a_demo_does_not_write_over_anything(call, files, numbers, output, said)
     assert numbers.contents(files) == before
 
 
+def test_a_name_of_the_hugging_face_hub_is_answered_with_the_command_that_takes_it(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one_line(call("translate", "some/model"), 2, "`multihead import some/model -o model`")
+    (tmp_path / "some").mkdir()  # a folder, so the name is a misspelled path
+    ended = call("translate", "some/model")
+    one_line(ended, 2, "there is no such folder")
+    assert "import" not in ended.err
+
+
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
 @pytest.mark.parametrize(
     ("name", "said"),

@@ -277,11 +277,11 @@ WRONG = [
     (["apply", "{}/text"], "neither a tokenizer.json nor codes of subword-nmt"),
     (["apply", "{}/other.json"], "other.json: this tokenizer.json was not written by multihead"),
     (["apply", "{}/broken.codes"], "broken.codes:2: expected two symbols"),
-    (["apply", "{}/tokenizer.json", "--separator", "@"], "--separator: has a meaning for codes of subword-nmt alone"),
-    (["apply", "{}/tokenizer.json", "--glossaries", "a"], "--glossaries: has a meaning for codes"),
+    (["apply", "{}/tokenizer.json", "--separator", "@"], "--separator: applies to codes of subword-nmt only"),
+    (["apply", "{}/tokenizer.json", "--glossaries", "a"], "--glossaries: applies to codes"),
     (["apply", "{}/tokenizer.json", "--dropout", "2"], "dropout is 2.0"),
     (["apply", "{}/codes", "--dropout", "2"], "dropout is 2.0"),
-    (["apply", "{}/codes", "--ids"], "--ids: has a meaning for tokenizer.json alone"),
+    (["apply", "{}/codes", "--ids"], "--ids: applies to tokenizer.json only"),
     (["apply", "{}/codes", "--vocabulary-threshold", "3"], "expected --vocabulary FILE too"),
     (["apply", "{}/codes", "--vocabulary", "{}/text"], "text:1: expected a unit, a space and its frequency"),
     (["apply", "{}/codes", "--glossaries", "("], "is not a regular expression"),
@@ -289,14 +289,14 @@ WRONG = [
     (["undo", "{}/tokenizer.json", "--ids"], "standard input:1: expected ids with spaces between them, got 'A man'"),
     (["undo", "{}/codes", "--format", "subword-nmt"], "--format: the file says what it is"),
     (["undo", "--format", "subword-nmt", "--separator", ""], "--separator: expected some characters"),
-    (["undo", "--separator", "@@"], "--separator: has a meaning for codes"),
+    (["undo", "--separator", "@@"], "--separator: applies to codes"),
     (["learn", "-o", "{}/codes"], "codes: exists already; nothing was overwritten"),
     (["learn", "-o", "{}/no/where"], "there is no folder"),
     (["learn", "nowhere", "-o", "{}/new"], "nowhere: there is no such file"),
     (["learn", "-o", "{}/new", "--vocab-size", "100"], "vocab_size is 100"),
-    (["learn", "-o", "{}/new", "--symbols", "100"], "--symbols: has a meaning for codes"),
+    (["learn", "-o", "{}/new", "--symbols", "100"], "--symbols: applies to codes"),
     (["learn", "-o", "{}/new", "--eos", "x"], "special symbol 'x'"),
-    (["learn", "-o", "{}/new", "--format", "subword-nmt", "--vocab-size", "9"], "--vocab-size: has a meaning for tok"),
+    (["learn", "-o", "{}/new", "--format", "subword-nmt", "--vocab-size", "9"], "--vocab-size: applies to tok"),
     (["learn", "-o", "{}/new", "--format", "subword-nmt", "-s", "0"], "merges is 0"),
 ]
 
@@ -352,4 +352,4 @@ def test_user_symbols_stay_whole(run: Run, tmp_path: Path) -> None:
     ended = run("learn", "--user-symbols", "a a", "-o", tmp_path / "other.json", given=PLAIN)
     assert (ended.status, "'a' is given twice" in ended.err) == (2, True)
     ended = run("learn", "--user-symbols", "a", "--format", "subword-nmt", "-o", tmp_path / "codes", given=PLAIN)
-    assert (ended.status, "--user-symbols: has a meaning for tokenizer.json alone" in ended.err) == (2, True)
+    assert (ended.status, "--user-symbols: applies to tokenizer.json only" in ended.err) == (2, True)

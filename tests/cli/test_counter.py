@@ -43,8 +43,8 @@ def said(
 def test_a_line_every_half_a_minute(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     steps = [(10.0, 1000)] * 7
     assert said(capsys, clock, 100_000, steps) == [
-        "translated 3,000 of 100,000 lines, 100 a second, 16 min still",
-        "translated 6,000 of 100,000 lines, 100 a second, 16 min still",
+        "translated 3,000 of 100,000 lines, 100 a second, 16 min left",
+        "translated 6,000 of 100,000 lines, 100 a second, 16 min left",
     ]
 
 
@@ -52,7 +52,7 @@ def test_what_an_earlier_process_did_counts_but_not_for_the_speed(
     capsys: pytest.CaptureFixture[str], clock: Clock
 ) -> None:
     (line,) = said(capsys, clock, 100_000, [(40.0, 200)], begin=50_000)
-    assert line == "translated 50,200 of 100,000 lines, 5 a second, 2 h 46 min still"
+    assert line == "translated 50,200 of 100,000 lines, 5 a second, 2 h 46 min left"
 
 
 def test_soon_done_or_without_an_end_says_nothing(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:

@@ -133,7 +133,7 @@ def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, un
         assert job.said().startswith(begins)
         line = job.said().splitlines()[-1]
         assert line.startswith("multihead: stopped after update ")
-        assert line.endswith(f"the same command goes on from there ({number.name})")
+        assert line.endswith(f"run the same command again to continue ({number.name})")
         assert "Traceback" not in job.said()
         step = int(line.split()[4].rstrip(";"))
         assert (job.run / "checkpoints" / f"{step:08d}").is_dir()
@@ -163,4 +163,4 @@ def test_the_second_signal_ends_at_once(monkeypatch, capfd):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert "once more to stop at once" in capfd.readouterr().err
+    assert "again to stop at once" in capfd.readouterr().err

@@ -167,7 +167,7 @@ def test_a_signal_saves_and_the_same_settings_go_on(tmp_path, numbers):
                 break
         rest = process.stderr.read()
     assert process.returncode == 128 + signal.SIGTERM
-    (step,) = re.findall(r"stopped after update (\d+); the same command goes on from there \(SIGTERM\)", rest)
+    (step,) = re.findall(r"stopped after update (\d+); run the same command again to continue \(SIGTERM\)", rest)
     said = []
     with pytest.raises(Interrupted):
         train("sort", output=tmp_path / "pointer-sort", say=said.append, stop_signal=lambda: signal.SIGINT, **settings)

@@ -168,7 +168,7 @@ def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, s
     assert forked.end() != 0
     (line,) = forked.ours()
     assert line.startswith("multihead: stopped after update ")
-    assert line.endswith("; the same command goes on from there (SIGTERM)")
+    assert line.endswith("; run the same command again to continue (SIGTERM)")
     step = int(line.split()[4].rstrip(";"))
     assert step >= 24
     assert f"{step:08d}" in {path.name for path in (forked.run / "checkpoints").iterdir()}

@@ -100,7 +100,7 @@ def test_what_was_stopped_goes_on(
         patched.setattr(translate_file, "translated", stopping)
         ended = call(*command, output)
     assert ended.status == 130
-    assert "after line 4 of 7; the same command goes on" in ended.err
+    assert "after line 4 of 7; run the same command again to continue" in ended.err
     refused = call(*command, output, "--tag", "<synthetic>")
     assert refused.status == 2
     assert "pairs" in refused.err

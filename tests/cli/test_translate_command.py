@@ -263,7 +263,7 @@ def test_an_interrupted_one_says_how_far_it_came(call, trained, long_text, whole
     assert list(tmp_path.iterdir()) == []
     ended = call(*job.words)
     assert ended.status == 130
-    assert ended.err == "multihead: stopped after line 28 of 80; the same command goes on from there (SIGINT)\n"
+    assert ended.err == "multihead: stopped after line 28 of 80; run the same command again to continue (SIGINT)\n"
     assert call(*job.words).status == 0
     assert job.output.read_bytes() == whole
 

@@ -232,9 +232,9 @@ def test_what_does_not_fit(translator: Translator) -> None:
 
 def test_remarks() -> None:
     calm = GuardedTranslation(Translation("a", 0.0, True), 0.1, (), False, {})
-    first = replace(calm, score=0.9, reasons=("loop: 4 words are said again at once", "doubt: 2"), marked=True)
+    first = replace(calm, score=0.9, reasons=("loop: 4 words are repeated at once", "doubt: 2"), marked=True)
     assert calm.remark is None
-    assert first.remark == "suspicious (0.90): loop: 4 words are said again at once; doubt: 2"
+    assert first.remark == "suspicious (0.90): loop: 4 words are repeated at once; doubt: 2"
     better = replace(calm, translation=Translation("b", 0.0, True), first=first)
     assert better.remark == f"{first.remark}; searched again (0.10)"
     assert replace(first, first=first).remark == f"{first.remark}; searched again, and nothing better was found"

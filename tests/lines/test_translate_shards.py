@@ -135,7 +135,7 @@ def test_stopped_and_resumed(call: Any, trained: Path, tmp_path: Path, monkeypat
         patch.setattr(TranslatedShard, "__call__", stopped)
         ended = call(*words)
     assert ended.status == 130
-    assert "stopped after 6 of 9 lines; the same command goes on with the others" in ended.err
+    assert "stopped after 6 of 9 lines; run the same command again for the others" in ended.err
     assert "beam was " in (refused := call(*words, "--beam", 2)).err
     assert refused.status == 2
     write(tmp_path / "text", [*LINES[:-1], "eins"])

@@ -133,7 +133,7 @@ def test_a_run_that_is_stopped_while_it_prepares_keeps_its_shards_for_the_same_t
 ) -> None:
     wishes: dict[str, Any] = {**numbers.settings, **numbers.train, "updates": 4, "vocab_size": 320, "held_out": 20}
     polls = count(1)
-    with pytest.raises(Interrupted, match="goes on from there"):
+    with pytest.raises(Interrupted, match="again to continue"):
         numbers.learn(tmp_path / "run", **wishes, stop_signal=lambda: signal.SIGINT if next(polls) == 2 else None)
     assert journal.has_shards(tmp_path / "run")
     for changed, goes_on in (({"vocab_size": 330}, False), ({}, False), ({"updates": 3}, True)):

@@ -346,7 +346,9 @@ def test_a_signal_between_two_shards_stops_it_and_the_same_command_goes_on(
 ):
     monkeypatch.setattr(shards, "SHARD", 100)
     polls, said = iter([None, None, signal.SIGTERM]), []
-    with pytest.raises(Interrupted, match=r"3\d\d of 600 pairs are done; the same command goes on from there") as stop:
+    with pytest.raises(
+        Interrupted, match=r"3\d\d of 600 pairs are done; run the same command again to continue"
+    ) as stop:
         prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **text)
     assert stop.value.exit_status == 143
     read = [record.number for record in shards_read(monkeypatch, lambda: prepare(tmp_path / "ready", said, **text))]

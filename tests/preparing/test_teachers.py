@@ -266,7 +266,7 @@ def test_several_processes_store_what_one_does(taught, tmp_path, monkeypatch) ->
         gathering, values = threading.Barrier(3), [None] * 3
         with ThreadPoolExecutor(3) as pool:
             found.append(set(pool.map(work, range(3), [gathering] * 3, [values] * 3)))
-    assert found[0] == {"stopped after 300 pairs of the teachers; the same command goes on from there (SIGTERM)"}
+    assert found[0] == {"stopped after 300 pairs of the teachers; run the same command again to continue (SIGTERM)"}
     assert found[1] == {str(int((prepared.train.target.lengths + 1).sum()))}
     assert len([line for line in said if "positions, once" in line]) == 2
     alone, shared = (Path(folder) / "teachers" for folder in (tmp_path / "alone", run))

@@ -177,7 +177,7 @@ def test_preparing_for_a_url_goes_on_or_begins_anew(
     url = "memory://out/prepared"
     monkeypatch.setattr(shards, "SHARD", 40)
     answers = iter([None, 15])
-    with pytest.raises(Interrupted, match="goes on from there"):
+    with pytest.raises(Interrupted, match="again to continue"):
         _prepare(text, url, stop_signal=lambda: next(answers))
     assert store.names() == []
     store.left = 1  # the probe

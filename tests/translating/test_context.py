@@ -165,7 +165,7 @@ def test_a_text_is_prepared_with_context(tmp_path: Path, monkeypatch: pytest.Mon
     assert "between documents" in (tmp_path / "whole" / "left-out.tsv").read_text(encoding="utf-8")
     monkeypatch.setattr("multihead.preparing.shards.SHARD", 4)
     signals = iter([None, 15])
-    with pytest.raises(Interrupted, match="goes on from there"):
+    with pytest.raises(Interrupted, match="again to continue"):
         prepare(**given, output=tmp_path / "parts", stop_signal=lambda: next(signals, None))
     parts = prepare(**given, output=tmp_path / "parts")
     names = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole" / "data").rglob("*.*")]

@@ -25,7 +25,7 @@ WORDS: dict[str, str] = {
     "broken": "share of control characters and of characters that were lost in decoding",
     "length": "characters of the longer side",
     "ratio": "how many times as long, or as short, as the other side lets expect",
-    "copy": "share of the target's words that stand in the source",
+    "copy": "share of the target's words that also occur in the source",
     "urls": "share of the URLs and mail addresses that the other side lacks",
     "numbers": "share of the numbers that the other side lacks",
     "swapped": "how much each side resembles the other one's language, in nats per trigram",

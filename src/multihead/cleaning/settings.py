@@ -54,7 +54,7 @@ class CleanSettings(Settings):
     max_deviation: float = Field(default=3.5, ge=0, le=MOST_FACTOR)
     """ratio: standard deviations of the length that are ordinary, whatever the ratio. [3.5]"""
     max_copied: float = Field(default=0.7, ge=0, le=1)
-    """copy: share of the words of the target that stand in the source. [0.7]"""
+    """copy: share of the words of the target that also occur in the source. [0.7]"""
     max_urls: float = Field(default=0.0, ge=0, le=1)
     """urls: share of the URLs and mail addresses that the other side lacks. [0]"""
     max_numbers: float = Field(default=0.0, ge=0, le=1)

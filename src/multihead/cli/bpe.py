@@ -352,4 +352,4 @@ def _reject_options(file_format: str, **options: object) -> None:
     """Raise an error for given options that only the other file format has."""
     for name, value in options.items():
         if value is not None:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: has a meaning for {file_format} alone; leave it out")
+            raise ConfigurationError(f"--{name.replace('_', '-')}: applies to {file_format} only; leave it out")

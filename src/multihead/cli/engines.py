@@ -205,7 +205,7 @@ class OnEngine:
                     remark=told,
                 )
             except KeyboardInterrupt:
-                message = f"stopped after {done:,} of {total:,} lines; the same command goes on with the others"
+                message = f"stopped after {done:,} of {total:,} lines; run the same command again for the others"
                 raise Interrupted(signal.SIGINT, message if done else "stopped before anything was done") from None
 
 

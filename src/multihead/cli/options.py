@@ -294,7 +294,7 @@ def language_flags(function: F) -> F:
     flag = partial(click.option, metavar="CODE", cls=flag_under(_LANGUAGES))
 
     @flag("--source-language", help="Of the source, by the code of a model with several (deu_Latn). [the model's]")
-    @flag("--target-language", help="Of the translation, likewise.")
+    @flag("--target-language", help="Of the translation, by the code of such a model. [the model's]")
     @wraps(function)
     def command(*arguments: Any, source_language: str | None, target_language: str | None, **flags: Any) -> Any:
         return function(*arguments, languages=Languages(source_language, target_language), **flags)

@@ -86,7 +86,7 @@ class StopSignal:
         self.number, self._since = number, now
         if get_launch().rank == 0:
             with contextlib.suppress(OSError):  # its reader may have ended
-                os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
+                os.write(2, b"\nstopping: the work so far is being saved (press Ctrl-C again to stop at once)\n")
 
 
 def configure_malloc() -> None:

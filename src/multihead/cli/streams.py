@@ -82,9 +82,9 @@ class _ProgressLines:
             return
         self._last_line = now
         speed = (self._done - self._before) / (now - self._started)
-        remaining = _duration((self._total - self._done) / speed) if speed else "no telling how long"
+        remaining = _duration((self._total - self._done) / speed) if speed else "an unknown time"
         counted = f"{self._done:,} of {self._total:,} {self._things}"
-        tell(f"{self._verb} {counted}, {_rate(speed)} a second, {remaining} still")
+        tell(f"{self._verb} {counted}, {_rate(speed)} a second, {remaining} left")
 
 
 def _rate(speed: float) -> str:

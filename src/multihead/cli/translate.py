@@ -462,5 +462,5 @@ def write_to_file(
             )
         except KeyboardInterrupt:
             done = lines_done(output)
-            message = f"stopped after line {done:,} of {text.lines:,}; the same command goes on from there"
+            message = f"stopped after line {done:,} of {text.lines:,}; run the same command again to continue"
             raise Interrupted(signal.SIGINT, message if done else "stopped before anything was done") from None

@@ -98,14 +98,14 @@ class Sign:
 
 
 SIGNS = {
-    "loop": Sign(1.0, 4.0, 0.9, "{:.0f} words are said again at once"),
-    "stutter": Sign(1.0, 2.0, 0.9, "one word is said again {:.0f} times in a row"),
+    "loop": Sign(1.0, 4.0, 0.9, "{:.0f} words are repeated at once"),
+    "stutter": Sign(1.0, 2.0, 0.9, "one word is repeated {:.0f} times in a row"),
     "repetition": Sign(0.1, 0.4, 0.8, "{:.0%} of its sequences of three words occurred before"),
-    "length": Sign(2.5, 5.0, 0.9, "its length is {:.1f} times the usual deviation off"),
-    "copy": Sign(0.4, 0.8, 0.9, "{:.0%} of its words are the source's"),
-    "doubt": Sign(1.0, 2.5, 0.9, "the model gives it {:.1f} nats a token"),
-    "coverage": Sign(0.2, 0.6, 0.8, "{:.0%} of the source's words were never looked at"),
-    "surprise": Sign(6.0, 10.0, 0.8, "one token costs {:.1f} nats"),
+    "length": Sign(2.5, 5.0, 0.9, "its length is off by {:.1f} standard deviations"),
+    "copy": Sign(0.4, 0.8, 0.9, "{:.0%} of its words are copied from the source"),
+    "doubt": Sign(1.0, 2.5, 0.9, "the model finds it improbable: {:.1f} nats per token"),
+    "coverage": Sign(0.2, 0.6, 0.8, "{:.0%} of the source words were not attended to"),
+    "surprise": Sign(6.0, 10.0, 0.8, "its least probable token costs {:.1f} nats"),
 }
 """Tuned on Multi30k; docs/guard.md has their results on ordinary and damaged translations."""
 

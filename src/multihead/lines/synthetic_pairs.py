@@ -110,7 +110,7 @@ def write_pairs(
             context.say(f"  {output.name}: {done:,} of {scanned.lines:,} lines are translated")
         if (number := context.stop_signal()) is not None:
             kept = lines_done(output)
-            raise Interrupted(number, f"stopped after line {kept:,} of {text}; the same command goes on from there")
+            raise Interrupted(number, f"stopped after line {kept:,} of {text}; run the same command again to continue")
 
     def enough() -> bool:
         if until is None or time.monotonic() < until:

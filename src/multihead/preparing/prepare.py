@@ -367,10 +367,10 @@ def encode_corpora(
                 journal.note(shard, writer)
             progress.show(joiner.seen)
             if joiner.next.corpus < len(files.train) and (number := context.stop_signal()) is not None:
-                again = "the same command starts again"
+                again = "run the same command again to start over"
                 if journal is not None:
                     journal.sync(writer)
-                    again = f"{joiner.seen:,} of {files.lines:,} pairs are done; the same command goes on from there"
+                    again = f"{joiner.seen:,} of {files.lines:,} pairs are done; run the same command again to continue"
                 raise Interrupted(number, f"stopped while the data were prepared; {again}")
     if journal is not None:
         journal.sync(writer)

@@ -192,7 +192,7 @@ class _Progress:
     def __call__(self, more: int) -> None:
         self._done += more
         if (number := self._stop_signal()) is not None:
-            raise Interrupted(number, f"stopped while text was {self._verb}; the same command goes on from there")
+            raise Interrupted(number, f"stopped while text was {self._verb}; run the same command again to continue")
         if time.monotonic() - self._said >= _SECONDS:
             self._said = time.monotonic()
             self._say(f"  {self._verb} {self._done / 1e6:,.0f} of {self.total / 1e6:,.0f} MB")

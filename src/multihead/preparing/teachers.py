@@ -134,7 +134,7 @@ def _compute(
         if number is not None:
             _note_time(folder, config, context)
             raise Interrupted(
-                number, f"stopped after {done:,} pairs of the teachers; the same command goes on from there"
+                number, f"stopped after {done:,} pairs of the teachers; run the same command again to continue"
             )
         now = time.monotonic()
         if now - reported > _SECONDS and done < description.pairs:

@@ -180,5 +180,5 @@ def _ray_errors(ray: Any) -> Iterator[None]:
         yield
     except (ray.exceptions.RayError, ConnectionError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        what = f"Ray: {reason[-1].strip()}; what is finished stays, and the same command goes on"
+        what = f"Ray: {reason[-1].strip()}; what is finished stays; run the same command again to continue"
         raise SurroundingsError(what) from error
