@@ -77,9 +77,7 @@ def compile_all(folder: Path) -> dict[str, Path]:
     levels = levels_module()
     compiler = levels.compiler()
     if compiler is None:
-        named = os.environ.get("CXX")
-        what = f"CXX={named!r} names none" if named else "g++, or what CXX names"
-        sys.exit(f"there is no C++ compiler ({what}): without native=true none is needed")
+        sys.exit(f"{levels.no_compiler()}: without native=true none is needed")
     system, _, machine = sysconfig.get_platform().partition("-")
     among = levels.levels(machine=machine)
     if system != "linux" or not among:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -40,6 +42,17 @@ def test_of_a_single_position_or_sentence_the_stride_says_nothing(shape: tuple[i
     assert torch.equal(rotate(x, turns), rotate(x.clone(memory_format=torch.contiguous_format), turns))
 
 
+def both_forms(
+    compute: Callable[[], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[Tensor, Tensor]]:
+    """What the compiled form computes, and what the plain one does."""
+    results = [compute()]
+    with monkeypatch.context() as patch:
+        patch.setattr(pointwise, "library_for", lambda *_: None)
+        results.append(compute())
+    return results
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("batch", "length"), SHAPES)
 def test_compiled_and_plain_are_equal(
@@ -49,16 +62,13 @@ def test_compiled_and_plain_are_equal(
     wide = torch.randn(batch, length, HEADS * DIM + 7).to(dtype)
     upstream = torch.randn(batch, length, HEADS * DIM).to(dtype)
     for turns in (turns_of(torch.arange(length)), turns_of(torch.randint(0, 600, (batch * length,)))):
-        results = []
-        for compiled in (True, False):
-            with monkeypatch.context() as patch:
-                if not compiled:
-                    patch.setattr(pointwise, "library_for", lambda *_: None)
-                given = wide.clone().requires_grad_()
-                rotated = rotate(given[..., 7:], turns)
-                rotated.backward(upstream)
-                results.append((rotated, given.grad))
-        (one, one_gradient), (other, other_gradient) = results
+
+        def rotated(turns: Tensor = turns) -> tuple[Tensor, Tensor]:
+            given = wide.clone().requires_grad_()
+            result = rotate(given[..., 7:], turns)
+            return result, *torch.autograd.grad(result, given, upstream)
+
+        (one, one_gradient), (other, other_gradient) = both_forms(rotated, monkeypatch)
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6 if dtype == torch.float32 else 2e-2)
         torch.testing.assert_close(one_gradient, other_gradient, rtol=0, atol=1e-6 if dtype == torch.float32 else 2e-2)
 
@@ -73,16 +83,14 @@ def test_the_gradient_is_rotated_back() -> None:
 
 def test_second_derivatives_are_those_of_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, turns = torch.randn(2, 9, HEADS * DIM + 7), turns_of(torch.arange(9))
-    results = []
-    for compiled in (True, False):
-        with monkeypatch.context() as patch:
-            if not compiled:
-                patch.setattr(pointwise, "library_for", lambda *_: None)
-            given = wide.clone().requires_grad_()
-            loss = rotate(given[..., 7:], turns).pow(3).sum()
-            (first,) = torch.autograd.grad(loss, given, create_graph=True)
-            results.append((first, *torch.autograd.grad(first.square().sum(), given)))
-    for ours, plain in zip(*results, strict=True):
+
+    def derivatives() -> tuple[Tensor, Tensor]:
+        given = wide.clone().requires_grad_()
+        loss = rotate(given[..., 7:], turns).pow(3).sum()
+        (first,) = torch.autograd.grad(loss, given, create_graph=True)
+        return first, *torch.autograd.grad(first.square().sum(), given)
+
+    for ours, plain in zip(*both_forms(derivatives, monkeypatch), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-3)
 
 

@@ -107,16 +107,8 @@ def attention(
         soft_cap=soft_cap,
         backend=backend,
     )
-    dtype = query.dtype
-    # The plan has settled the type; autocast must not change it again.
-    with without_autocast(query.device.type):
-        if plan.compute_dtype is not None:
-            query, key, value = (tensor.to(plan.compute_dtype) for tensor in (query, key, value))
-        if mask is not None and plan.reads_padding:
-            output, weights = _run_without_padding(plan, query, key, value, mask, bias, scale, dropout_p)
-        else:
-            output, weights = plan.run(query, key, value, bias, scale, dropout_p)
-    return output.to(dtype), weights.to(dtype) if need_weights and weights is not None else None
+    output, weights = run_plan(plan, query, key, value, mask, bias, scale, dropout_p)
+    return output, weights.to(query.dtype) if need_weights and weights is not None else None
 
 
 def choose(
@@ -151,6 +143,15 @@ def choose(
         need_weights=need_weights,
         soft_cap=soft_cap,
     )
+    return plan_of(call, backend)
+
+
+def plan_of(call: Call, backend: BackendName) -> Plan:
+    """The plan for a call that is described; as :func:`choose`.
+
+    Raises:
+        ConfigurationError: an unknown backend, or one that cannot do what is asked.
+    """
     if backend == "auto":
         automatic, why = _first_that_accepts(call)
         return automatic.plan(call, why)
@@ -231,6 +232,29 @@ def explain(
     batch, heads, q_len, _ = query.shape
     call = f"{batch} x {heads} heads, {q_len} queries, {key.shape[2]} keys, {query.dtype} on {query.device.type}"
     return f"{call}: {plan.kernel}{plan.details}. Why: {plan.reason}"
+
+
+def run_plan(
+    plan: Plan,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None,
+    bias: Tensor | Bias | None,
+    scale: float | None,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor | None]:
+    """The output in the query's type, and the weights in that of the plan, if its backend has them."""
+    dtype = query.dtype
+    # The plan has settled the type; autocast must not change it again.
+    with without_autocast(query.device.type):
+        if plan.compute_dtype is not None:
+            query, key, value = (tensor.to(plan.compute_dtype) for tensor in (query, key, value))
+        if mask is not None and plan.reads_padding:
+            output, weights = _run_without_padding(plan, query, key, value, mask, bias, scale, dropout_p)
+        else:
+            output, weights = plan.run(query, key, value, bias, scale, dropout_p)
+    return output.to(dtype), weights
 
 
 def _run_without_padding(

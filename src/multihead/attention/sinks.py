@@ -10,15 +10,17 @@ when there is nothing to attend to (Xiao et al. 2024). The mask that keeps the f
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import dense_bias, describe_call, without_autocast
-from multihead.attention.backends.long import MANY, Long, LongPlan, long_attention
-from multihead.attention.biases import ALiBi, Bias, ScoreRule
-from multihead.attention.functional import BackendName, attention
+from multihead.attention.backends.call import dense_bias, describe_call
+from multihead.attention.backends.long import MANY, Long, LongPlan
+from multihead.attention.biases import Bias, ScoreRule
+from multihead.attention.functional import BackendName, attention, plan_of, run_plan
 from multihead.attention.masks import Mask, Padding, Rule
 from multihead.attention.masks.algebra import Derived
 from multihead.attention.masks.standard import KnownPadding
@@ -85,13 +87,11 @@ def sink_attention(
         need_weights=need_weights,
         soft_cap=soft_cap,
     )
-    if backend in ("auto", "long"):
-        long = Long()
-        refusal = long.refuse(call)
-        if refusal is None and (backend == "long" or query.shape[2] * kv_len >= MANY):
-            return _long(long.plan(call, "a sink"), query, key, value, sink, bias, scale), None
-        if backend == "long":
-            raise ConfigurationError(f"backend={backend!r} {refusal}")
+    long = backend == "auto" and Long().refuse(call) is None and query.shape[2] * kv_len >= MANY
+    if long or backend == "long":
+        plan = plan_of(call, "long")
+        assert isinstance(plan, LongPlan)
+        return run_plan(replace(plan, sink=sink), query, key, value, mask, bias, scale, dropout_p)[0], None
     if mask is not None:
         query, key, value = KnownPadding(mask).hide(query, key, value)
     logits = sink.to(query.dtype)
@@ -113,22 +113,6 @@ def sink_attention(
         backend=backend,
     )
     return output, None if weights is None else weights[..., :-1]
-
-
-def _long(
-    plan: LongPlan,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sink: Tensor,
-    bias: Tensor | Bias | None,
-    scale: float | None,
-) -> Float[Tensor, "batch heads query value_dim"]:
-    """Attention with a sink by our kernel for long sequences, which reads nothing that the mask hides."""
-    assert bias is None or isinstance(bias, ALiBi)  # or the call is refused
-    with without_autocast(query.device.type):  # the plan has settled the type
-        q, k, v = (tensor.to(plan.compute_dtype or query.dtype) for tensor in (query, key, value))
-        return long_attention(q, k, v, plan.seen, bias=bias, scale=scale, sink=sink).to(query.dtype)
 
 
 def _with_sink(

@@ -93,10 +93,12 @@ class LongPlan(Plan):
     Attributes:
         seen: what each query sees.
         visible: share of the scores that are seen.
+        sink: a logit for each head, for `attention.sinks`.
     """
 
     seen: Stretches = field(repr=False)
     visible: float
+    sink: Tensor | None = field(default=None, repr=False)
 
     reads_padding: ClassVar[bool] = False
 
@@ -114,7 +116,7 @@ class LongPlan(Plan):
         dropout_p: float,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
         assert bias is None or isinstance(bias, ALiBi)  # or the call is refused
-        return long_attention(query, key, value, self.seen, bias=bias, scale=scale), None
+        return long_attention(query, key, value, self.seen, bias=bias, scale=scale, sink=self.sink), None
 
 
 class Long(Backend):

@@ -32,7 +32,6 @@ import hashlib
 import logging
 import os
 import platform
-import shutil
 import stat
 import subprocess
 import sys
@@ -268,12 +267,9 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
             return ctypes.CDLL(str(choice.file)), choice.why
         except OSError as error:
             raise BuildError(f"{choice.file} cannot be loaded: {error}") from error
-    usual = shutil.which(os.environ.get("CXX") or "g++")
-    compiler = levels.compiler() if usual is None else [usual]  # CXX may have several words
+    compiler = levels.compiler()
     if compiler is None:
-        named = os.environ.get("CXX")
-        what = f"CXX={named!r} names none" if named else "g++, or what CXX names"
-        raise BuildError(f"there is no C++ compiler ({what})")
+        raise BuildError(levels.no_compiler())
     version = _run([*compiler, "--version"]).partition("\n")[0]
     command = [*compiler, *_flags(choice.level)]
     facts = "\n".join((*command, version, _processor()))

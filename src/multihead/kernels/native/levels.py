@@ -103,6 +103,13 @@ def compiler() -> list[str] | None:
     return None if path is None else [path, *words[1:]]
 
 
+def no_compiler() -> str:
+    """What to say where `compiler` finds none."""
+    named = os.environ.get("CXX")
+    what = f"CXX={named!r} names none" if named else "g++, or what CXX names"
+    return f"there is no C++ compiler ({what})"
+
+
 def choose(among: Collection[Level], features: frozenset[str], highest: str) -> tuple[Level | None, str]:
     """The last level that a processor can run, and why it is not the next one, in words.
 
