@@ -1,4 +1,4 @@
-"""The level of a compiled library: what a processor has, what the environment allows, what a package holds."""
+"""The level of a compiled library: what the processor supports, the environment allows, and the package contains."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ PROCESSORS: dict[str, tuple[str, set[str], str | None, str | None]] = {
     "Nehalem": ("x86_64", V2, "x86-64-v2", "x86-64-v2"),
     "AVX alone": ("x86_64", V2 | {"avx"}, "x86-64-v2", "x86-64-v2"),
     "Haswell, Zen 3": ("x86_64", V3, "avx2", "avx2"),
+    "Alder Lake": ("x86_64", V3 | {"avx_vnni"}, "avx2", "avx-vnni"),
     "Skylake server": ("AMD64", V4, "avx512", "avx512"),
     "Ice Lake": ("x86_64", V4 | {"avx512_vnni"}, "avx512", "avx512-vnni"),
     "Zen 4": ("x86_64", V4 | {"avx512_vnni", "avx512_bf16"}, "avx512-bf16", "avx512-bf16"),
+    "Zen 5": ("x86_64", V4 | {"avx_vnni", "avx512_vnni", "avx512_bf16"}, "avx512-bf16", "avx512-bf16"),
     "Sapphire Rapids": (
         "x86_64", V4 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}, "avx512-bf16", "amx",
     ),
@@ -65,7 +67,7 @@ def processor(monkeypatch: pytest.MonkeyPatch, machine: str, present: set[str]) 
 
 
 def in_package(folder: Path) -> native.Library:
-    """The kernels, as if they were installed there."""
+    """The kernels, as if they were installed in this folder."""
     return replace(KERNELS, sources=(folder / "kernels.cpp",))
 
 
@@ -79,10 +81,24 @@ def test_the_best_level_that_a_processor_has(name: str, monkeypatch: pytest.Monk
 
 def test_a_level_has_all_that_is_before_it() -> None:
     for machine in levels.LEVELS.values():
-        for lower, higher in pairwise(machine):
+        for lower, higher in pairwise(level for level in machine if level.name not in levels._ASIDE):
             assert set(lower.features) < set(higher.features)
+        for number, level in enumerate(machine):
+            if level.name in levels._ASIDE:
+                assert set(machine[number - 1].features) < set(level.features)
         assert "decoding" in machine[-1].libraries
         assert machine[0].libraries == tuple(levels.SOURCES)
+
+
+def test_the_reason_names_the_first_level_above_that_is_missing() -> None:
+    search, here = levels.levels("decoding", "x86_64"), "this processor has no"
+    for present, named in (
+        (V3, "avx_vnni, which avx-vnni needs"),
+        (V3 | {"avx_vnni"}, "avx512f, which avx512 needs"),
+        (V4, "avx512_vnni, which avx512-vnni needs"),
+        (V4 | {"avx_vnni"}, "avx512_vnni, which avx512-vnni needs"),
+    ):
+        assert levels.choose(search, frozenset(present), "")[1] == f"{here} {named}"
 
 
 def test_a_package_is_chosen_from_and_the_reason_said(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +135,7 @@ def test_sources_are_compiled_for_this_processor_or_for_the_highest_level(monkey
 
 @pytest.mark.parametrize("feature", ["avx512f", "avx2"])
 def test_the_instructions_of_a_library(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The browser's vectors are those of AVX-512: the tolerance of its results depends on what ours are."""
+    """The browser computes like AVX-512, so the tolerance of its results depends on our level."""
     processor(monkeypatch, "x86_64", V4)
     assert native.has_instructions(DECODING, feature)
     assert web.allowed("int8") == 1e-4
@@ -134,7 +150,7 @@ def test_the_instructions_of_a_library(feature: str, monkeypatch: pytest.MonkeyP
 def test_an_unknown_level_is_refused_with_the_levels(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch, machine, V3)
     monkeypatch.setenv(levels.VARIABLE, "avx")
-    names = {"x86_64": "x86-64-v2, avx2, avx512, avx512-vnni, avx512-bf16, amx"}.get(machine, "none")
+    names = {"x86_64": "x86-64-v2, avx2, avx-vnni, avx512, avx512-vnni, avx512-bf16, amx"}.get(machine, "none")
     with pytest.raises(ConfigurationError) as raised:
         native.choice_of(KERNELS)
     assert str(raised.value) == f"MULTIHEAD_NATIVE_LEVEL='avx': the levels of {machine} are {names}"

@@ -22,7 +22,12 @@
 #define MATRIX_UNIT  // Intel's AMX
 #endif
 #if defined(__x86_64__) && !defined(__AVX512F__)
+#define NARROW_STRIPS
+#ifdef __AVXVNNI__
+#define EVEN_WORDS  // rows and columns of bytes have an even number of words
+#else
 #define BYTE_PAIRS  // products of 16-bit numbers in pairs, the widest integer products that are exact
+#endif
 #endif
 
 namespace gemm {
@@ -31,7 +36,7 @@ enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
 constexpr int ROWS = 6;  // whose sums a product keeps in registers
 constexpr i64 PANEL = 64;  // columns
-#ifdef BYTE_PAIRS
+#ifdef NARROW_STRIPS
 constexpr i64 STRIP = 16;  // columns of a panel that lie side by side: those that several rows take at a time
 #else
 constexpr i64 STRIP = PANEL;
@@ -52,6 +57,9 @@ static inline i64 words(int kind, i64 width) {
     const i64 count = kind == FLOAT32 ? width : kind == BFLOAT16 ? (width + 1) / 2 : (width + 3) / 4;
 #ifdef MATRIX_UNIT
     if (kind != FLOAT32) return round_up(count, DEEP);
+#endif
+#ifdef EVEN_WORDS
+    if (kind == INT8) return round_up(count, 2);
 #endif
     return count;
 }

@@ -94,6 +94,8 @@ struct Dot<INT8> : WholeWords {
     static inline ri add(ri sum, u32 x, ru w) {
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
         return (ri)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32((int)x), (__m512i)w);
+#elif defined(__AVXVNNI__)
+        return (ri)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32((int)x), (__m256i)w);
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
         return (ri)vusdotq_s32((int32x4_t)sum, (uint8x16_t)vdupq_n_u32(x), (int8x16_t)w);
 #elif defined(SIGNED_PRODUCTS)
@@ -137,6 +139,21 @@ static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 p
 constexpr i64 PART = LANES * VECTORS;
 static_assert(STRIP % PART == 0);
 
+// Adds to the sums of M rows what word k of each, and `from` of the columns, give.
+template <int KIND, int M, int REGISTERS>
+__attribute__((always_inline)) static inline void add_word(typename Dot<KIND>::Sums (&sum)[M][REGISTERS],
+                                                           const u32 *from, const u32 *left, i64 step, i64 k) {
+    decltype(Dot<KIND>::load(from)) right[REGISTERS];
+#pragma GCC unroll 8
+    for (int v = 0; v < REGISTERS; v++) right[v] = Dot<KIND>::load(from + v * WIDE);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+        const auto one = Dot<KIND>::left(left + m * step, k);
+#pragma GCC unroll 8
+        for (int v = 0; v < REGISTERS; v++) sum[m][v] = Dot<KIND>::add(sum[m][v], one, right[v]);
+    }
+}
+
 // M rows from `row` on by PART columns of a panel from `column` on: M * VECTORS sums stay in registers.
 template <int KIND, int M>
 static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64 column, float *y, i64 stride,
@@ -163,18 +180,20 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     }
     const i64 depth = w.depth, step = x.stride;
     const u32 *from = w.data + w.at(panel * PANEL + column, 0), *left = x.at + row * step;
+#ifdef EVEN_WORDS
+    if constexpr (KIND == INT8 && M * REGISTERS <= 6) {
+        // An addition waits for the one before it to the same sum: odd words have sums of their own.
+        typename Dot<KIND>::Sums odd[M][REGISTERS] = {};
+        for (i64 k = 0; k < depth; k += 2, from += 2 * STRIP)
+            add_word<KIND>(sum, from, left, step, k), add_word<KIND>(odd, from + STRIP, left, step, k + 1);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+            for (int v = 0; v < REGISTERS; v++) sum[m][v] += odd[m][v];
+    } else
+#endif
 #pragma GCC unroll 2
-    for (i64 k = 0; k < depth; k++, from += STRIP) {
-        decltype(Dot<KIND>::load(from)) right[REGISTERS];
-#pragma GCC unroll 8
-        for (int v = 0; v < REGISTERS; v++) right[v] = Dot<KIND>::load(from + v * WIDE);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; m++) {
-            const auto one = Dot<KIND>::left(left + m * step, k);
-#pragma GCC unroll 8
-            for (int v = 0; v < REGISTERS; v++) sum[m][v] = Dot<KIND>::add(sum[m][v], one, right[v]);
-        }
-    }
+        for (i64 k = 0; k < depth; k++, from += STRIP) add_word<KIND>(sum, from, left, step, k);
     const i64 first = panel * PANEL + column;
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; v++) {

@@ -49,20 +49,25 @@ class Level(NamedTuple):
 def _levels(*steps: tuple[str, str, str]) -> tuple[Level, ...]:
     """Levels from names, flags and the features that each adds."""
     found: list[Level] = []
+    before: tuple[str, ...] = ()
     for name, flags, features in steps:
-        before = found[-1].features if found else ()
         libraries = ("decoding",) if name in _OF_THE_SEARCH else tuple(SOURCES)
         found.append(Level(name, tuple(flags.split()), (*before, *features.split()), libraries))
+        if name not in _ASIDE:
+            before = found[-1].features
     return tuple(found)
 
 
-_OF_THE_SEARCH = ("avx512-vnni", "amx", "dotprod", "bf16")
+_OF_THE_SEARCH = ("avx-vnni", "avx512-vnni", "amx", "dotprod", "bf16")
+_ASIDE = ("avx-vnni",)
+"""Levels whose features those above them need not have."""
 _ZEN = "-march=x86-64-v3 -mtune=znver3"  # g++'s general tuning makes attention on Zen 3 up to 1.4 times slower
 _512 = "-march=x86-64-v4 -mprefer-vector-width=512"
 LEVELS = {
     "x86_64": _levels(
         ("x86-64-v2", "-march=x86-64-v2", "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3"),
         ("avx2", _ZEN, "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
+        ("avx-vnni", f"{_ZEN} -mavxvnni", "avx_vnni"),
         ("avx512", _512, "avx512f avx512bw avx512cd avx512dq avx512vl"),
         ("avx512-vnni", f"{_512} -mavx512vnni", "avx512_vnni"),
         ("avx512-bf16", f"{_512} -mavx512vnni -mavx512bf16", "avx512_bf16"),
@@ -119,12 +124,13 @@ def choose(among: Collection[Level], features: frozenset[str], highest: str) -> 
         highest: name of the highest level that is allowed; empty for all.
     """
     names = [level.name for level in levels()]
-    best = None
+    best, why = None, ""
     for level in among:
         if highest and names.index(level.name) > names.index(highest):
-            return best, f"{VARIABLE}={highest}"
+            return best, why or f"{VARIABLE}={highest}"
         lacks = [feature for feature in level.features if feature not in features]
-        if lacks:
-            return best, f"this processor has no {lacks[0]}, which {level.name} needs"
-        best = level
-    return best, ""
+        if not lacks:
+            best, why = level, ""
+        elif not why:
+            why = f"this processor has no {lacks[0]}, which {level.name} needs"
+    return best, why
