@@ -1,4 +1,4 @@
-# One word a command; CONTRIBUTING.md says what each is for.
+# CONTRIBUTING.md describes the targets.
 PYTHON ?= python3
 SOURCE ?= de
 TARGET ?= en
@@ -8,24 +8,34 @@ LOWEST := .venv-lowest/.installed
 SITE := .venv/.site
 RELEASE := .venv/.release
 
+# With a given Python (make setup PYTHON=python3.12), an existing environment is checked to have the same version, since
+# it would otherwise be used as it is.
+COMPARE := $(if $(filter file,$(origin PYTHON)),,$(PYTHON) tools/make_environment.py --compare)
+
 .PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check mutants proofs quality time-to-bleu format tree wasm site wheel tutorials clean
 
 setup: $(INSTALLED)
 
-# A PyTorch that is already installed is used if it satisfies the constraints: the environment sees the outer one's packages.
-$(INSTALLED): pyproject.toml constraints.txt tools/make_environment.py
+# If $(PYTHON) has the PyTorch version of the constraints, the environment uses it: it sees the packages of $(PYTHON).
+$(INSTALLED): pyproject.toml constraints.txt tools/make_environment.py | same-python
 	$(PYTHON) tools/make_environment.py
 
-$(LOWEST): pyproject.toml constraints-lowest.txt tools/make_environment.py
+$(LOWEST): pyproject.toml constraints-lowest.txt tools/make_environment.py | same-python-lowest
 	$(PYTHON) tools/make_environment.py --lowest
 
-# A picture with Chinese characters needs a font that has them: an extra, since it is 85 MB.
+same-python:
+	@$(COMPARE)
+
+same-python-lowest:
+	@$(if $(COMPARE),$(COMPARE) --lowest)
+
+# Pictures with Chinese characters need a font of 85 MB, which is an extra.
 demo: setup
 	$(if $(filter zh,$(SOURCE) $(TARGET)),$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[zh]")
 	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
 
-# As many files at a time as there are cores (but not more than 4), each on one thread. mypy runs beside them. The tests
-# start hundreds of processes, so compiled modules are kept, whatever the environment says.
+# Runs as many test files in parallel as there are cores (at most 4), each on one thread, and mypy at the same time. The
+# tests start hundreds of processes, so compiled modules are cached even if the environment says otherwise.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,11 +44,11 @@ test: setup
 		--no-loadscope-reorder; tests=$$?; \
 	wait $$types && exit $$tests
 
-# A training is killed 200 times at random moments; what it ends with is compared bit for bit.
+# Kills a training 200 times at random moments, and compares its final result bit for bit with an undisturbed one.
 test-crash: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m proof tests/cli/test_crash.py
 
-# Processes of a distributed training are killed fifty times, with and without their agent.
+# Kills processes of a distributed training fifty times, with and without their agent.
 test-elastic: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m elastic
 
@@ -46,7 +56,7 @@ test-elastic: setup
 test-hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m hostile
 
-# The tests with the lowest versions that pyproject.toml allows. Their own warnings are no errors.
+# The tests with the lowest versions that pyproject.toml allows. Warnings of these versions are not errors.
 # `make test-lowest TESTS=tests/serving` runs some of them.
 TESTS ?=
 TEST_LOWEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default \
@@ -54,8 +64,8 @@ TEST_LOWEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv-lowest/bin/pytho
 test-lowest: $(LOWEST)
 	$(TEST_LOWEST) $(TESTS)
 
-# The short form imports every module and every package with a floor (the plugin tests/support/floors.py names one that
-# no test imports): commands and their errors, a training, a server, formats of other programs, plots.
+# The short form imports every module and every package with a floor: commands and their errors, a training, a server,
+# formats of other programs, plots. The plugin tests/support/floors.py fails if no test imports one of these packages.
 SHORT_FORM := tests/test_floors.py \
 	tests/cli/test_commands.py \
 	tests/cli/test_bad_input.py::test_a_wrong_command_line \
@@ -103,7 +113,7 @@ test-lowest-short: $(LOWEST)
 	.venv-lowest/bin/ruff format --quiet --check .
 	PYTHONPATH=tests/support $(TEST_LOWEST) -p floors $(SHORT_FORM)
 
-# The tests that docs/coverage.md names, on copies of the package with faults: each fault has to be found.
+# Runs the tests that docs/coverage.md names on copies of the package with faults: they must detect every fault.
 mutants: setup
 	$(BIN)/python tools/mutants.py
 
@@ -115,12 +125,12 @@ check: setup
 proofs: setup
 	$(BIN)/python -m pytest -q -m proof
 
-# BLEU for an hour of training on Multi30k, which lies beside the project; two hours with the other direction.
+# BLEU after an hour of training on Multi30k, in each direction. The corpus must be beside the project.
 quality: setup
 	$(BIN)/python benchmarks/quality.py --output quality/de-en --source de --target en --json quality-de-en.json
 	$(BIN)/python benchmarks/quality.py --output quality/en-de --source en --target de --json quality-en-de.json
 
-# Seconds of training to BLEU 30, 35, 38 and 40: ten minutes of ours, and at most three hours of the best peer.
+# Seconds of training until BLEU 30, 35, 38 and 40: ten minutes of ours, and at most three hours of the best peer.
 time-to-bleu: setup
 	$(BIN)/python benchmarks/time_to_bleu.py --output time-to-bleu --json time-to-bleu.json
 
@@ -128,16 +138,16 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The tree in ARCHITECTURE.md, from the first lines of the files.
+# Generates the tree in ARCHITECTURE.md from the first lines of the files.
 tree:
 	$(PYTHON) tools/draw_tree.py
 
-# The compiled search for browsers, after a change of src/multihead/engine/native. The compiler is an extra of 80 MB.
+# Compiles the search for browsers; needed after a change in src/multihead/engine/native. The compiler takes 80 MB.
 wasm: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wasm]"
 	$(BIN)/python tools/build_wasm.py
 
-# The site, in build/site; every warning is an error. docs/site.md says how it is made.
+# Builds the site in build/site; every warning is an error. docs/site.md describes it.
 $(SITE): $(INSTALLED) pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
 	touch $(SITE)
@@ -145,12 +155,12 @@ $(SITE): $(INSTALLED) pyproject.toml constraints.txt
 site: $(SITE)
 	$(BIN)/mkdocs build --strict --quiet --clean
 
-# The tutorials as notebooks, at full size; what they print and draw is written into docs/tutorials.
+# Runs the tutorials as notebooks, at full size, and writes their outputs and pictures into docs/tutorials.
 tutorials: $(SITE)
 	$(BIN)/python tools/run_tutorials.py
 
-# What a release holds, in dist/: the sources, and a wheel with compiled libraries for this system. Two minutes of
-# compilation; then the wheel is installed where there is no compiler. docs/installation.md says what is in it.
+# Builds a release in dist/: the sources, and a wheel with compiled libraries for this system (two minutes of
+# compilation). The wheel is then tested in an environment without a compiler. docs/installation.md describes it.
 $(RELEASE): $(INSTALLED) pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
 	touch $(RELEASE)
@@ -163,3 +173,4 @@ wheel: $(RELEASE)
 
 clean:
 	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find benchmarks examples src tests tools -name __pycache__ -prune -exec rm -rf {} +

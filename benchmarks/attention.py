@@ -7,13 +7,14 @@ Modules: forward and backward of self-attention by ``torch.nn.MultiheadAttention
 the same parameters and the same masks, 512 wide with 8 heads. ``drop-in`` is called as PyTorch's module is.
 
 Blocks: forward and backward of ``attention`` with a structured mask, and of ``scaled_dot_product_attention`` with the
-same mask as a boolean tensor. Both masks are made beforehand, as they are once for all layers of a network.
+same mask as a boolean tensor. Both masks are built before the timing, since a network builds them once for all layers.
 
 Long: the same without a mask, and with a causal mask by PyTorch's ``is_causal``; also the forward pass alone. In
-float32, and in bfloat16 where the processor multiplies it.
+float32, and in bfloat16 if the processor has instructions for it.
 
-Contenders take turns. Their outputs (at the words) are compared before anything is timed. Ratios are of medians, and in
-brackets of least times: where the two differ, other work was going on, and one thread is more reliable than two.
+Contenders take turns. Their outputs (at positions of words) are compared before anything is timed. Ratios are of
+medians, and in parentheses of minimum times. Where the two differ, the machine was busy; one thread is then more
+reliable than two.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Case(NamedTuple):
     Attributes:
         name: as printed.
         calls: the contenders; PyTorch's is called `PYTORCH`.
-        claimed: the least speed of each, in multiples of PyTorch's.
+        claimed: the minimum speed that we claim for each, in multiples of PyTorch's.
         about: a remark to print.
     """
 
@@ -175,7 +176,7 @@ def long_cases(tiny: bool, only: str) -> Iterator[Case]:
 
 
 def cases(tiny: bool, only: str) -> Iterator[Case]:
-    """The cases with ``only`` in their name, made one at a time: each takes memory."""
+    """The cases with ``only`` in their name, built one at a time to save memory."""
     shapes, width, heads, length = (((4, 8), (2, 16)), 32, 2, 128) if tiny else (((64, 64), (4, 2048)), 512, 8, 2048)
     for shape, masked, half in product(shapes, MASKED, (False, True)):
         name = f"module, {shape[0]} x {shape[1]}, {masked}, {'bfloat16 autocast' if half else 'float32'}"
@@ -211,12 +212,12 @@ def show(case: Case, taken: dict[str, Timing]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    arguments = parser(__doc__, rounds=40)
+    arguments = parser(__doc__, rounds=40, seconds=10)
     arguments.add_argument("--only", default="", help="run only the cases with this in their name")
     arguments.add_argument(
-        "--processor-time", action="store_true", help="time of this thread on the processor; with --threads 1"
+        "--processor-time", action="store_true", help="measure the CPU time of this thread; needs --threads 1"
     )
-    arguments.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
+    arguments.add_argument("--tiny", action="store_true", help="tiny sizes, to check that it runs")
     chosen = arguments.parse_args()
     if chosen.processor_time and chosen.threads != 1:
         arguments.error("--processor-time counts one thread: add --threads 1")

@@ -3,11 +3,12 @@
 Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages): a MarianMT folder with random
 weights is fine-tuned by ``multihead train --from-model``. To save time it is trained at half the width first, then
 widened and trained again (`widen`). Then the run is exported to each format with a certificate on the test set, and
-each exported folder that multihead reads is imported again. The table has, for each format, the largest difference of a
-log-probability, the equal translations, and the BLEU of both programs. Interrupted, the same command goes on.
+each exported folder that multihead can read is imported again. For each format, the table shows the largest difference
+of a log-probability, the number of equal translations, and the BLEU of both programs. If the benchmark is interrupted,
+the same command continues it.
 
     python benchmarks/bridge.py --output bridge
-    python benchmarks/bridge.py --output bridge --minutes 60 0 --json figures.json      not widened
+    python benchmarks/bridge.py --output bridge --minutes 60 0 --json figures.json      without widening
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from multihead.data.text_files import read_lines
 from multihead.files import atomic_folder
 
 FORMATS = ("transformers", "ctranslate2", "ctranslate2 int8", "onnx", "onnx int8", "argos", "web")
-"""Formats of ``multihead export``, and the type of the weights where it is not the format's own."""
+"""Formats of ``multihead export``, with the type of the weights if it is not the format's default."""
 READ_BACK = ("transformers",)
 """Formats that multihead reads."""
 
 
 def main() -> None:
-    """Train, export, print a row for each format."""
-    made = parser(__doc__, rounds=1)
-    made.add_argument("--output", type=Path, default=Path("bridge"), help="folder of everything that is made (bridge)")
+    """Train, export, and print a row for each format."""
+    made = parser(__doc__)
+    made.add_argument("--output", type=Path, default=Path("bridge"), help="folder for all output (bridge)")
     made.add_argument("--minutes", type=float, nargs=2, default=[45, 30], metavar=("HALF", "WHOLE"),
-                      help="time of the training at half the width and after widening; 0: none (45 30)")  # fmt: skip
-    made.add_argument("--width", type=int, default=512, help="of OPUS-MT's models (512)")
-    made.add_argument("--layers", type=int, default=6, help="of the encoder, and of the decoder (6)")
+                      help="training time at half the width and after widening; 0: none (45 30)")  # fmt: skip
+    made.add_argument("--width", type=int, default=512, help="width of the network (512, as OPUS-MT)")
+    made.add_argument("--layers", type=int, default=6, help="layers of the encoder and of the decoder (6)")
     made.add_argument("--pieces", type=int, default=5000, help="entries of the vocabulary (5000)")
     made.add_argument("--count", type=int, default=1000, help="lines of a certificate (1000)")
-    made.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS, help="what to export (all)")
+    made.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS, help="formats to export (all)")
     made.add_argument("--updates", type=int, help="updates of each training, instead of minutes")
     measure_text(made, use_toy, measure)
 
@@ -67,7 +68,7 @@ def measure(arguments: Namespace) -> None:
 
 
 def trained(arguments: Namespace) -> Path:
-    """The run of the whole width."""
+    """Train as the flags say; returns the run of the full width."""
     half, whole = arguments.minutes
     first, grown = arguments.output / "half", arguments.output / "whole"
     width = arguments.width // 2 if half and whole else arguments.width
@@ -82,7 +83,8 @@ def trained(arguments: Namespace) -> Path:
     if not grown.exists():
         back = arguments.output / "half-trained"
         if not back.exists():
-            multihead("export", run, "--format", "transformers", "-o", back, "--no-certificate")
+            form = ("--format", "transformers", "--no-certificate")
+            multihead("export", run, *form, "-o", back, threads=arguments.threads)
         with atomic_folder(grown) as draft:
             widen(back, draft)
     return train(grown, arguments.output / "run-whole", whole, 0.001, arguments)
@@ -95,7 +97,7 @@ def train(folder: Path, run: Path, minutes: float, rate: float, arguments: Names
         settings |= {side: text_of(side, "train", arguments), f"valid-{side}": text_of(side, "val", arguments)}
     settings |= {"updates": arguments.updates} if arguments.updates else {"budget": f"{minutes:g}m"}
     flags = (word for name, value in settings.items() for word in (f"--{name}", value))
-    multihead("train", "--from-model", folder, "--output", run, *flags, "--dropout", 0.1)
+    multihead("train", "--from-model", folder, "--output", run, *flags, "--dropout", 0.1, threads=arguments.threads)
     return run
 
 
@@ -107,10 +109,10 @@ def compared(name: str, run: Path, arguments: Namespace) -> dict[str, Any]:
              "--references", text_of("target", "test_2016_flickr", arguments), "--count", arguments.count)  # fmt: skip
     if not output.exists():
         kind = ("--quantization", *quantization) if quantization else ()
-        multihead("export", run, "--format", form, "-o", output, *kind, *lines)
+        multihead("export", run, "--format", form, "-o", output, *kind, *lines, threads=arguments.threads)
     back = arguments.output / f"{output.name}-read"
     if form in READ_BACK and not back.exists():
-        multihead("import", output, "-o", back, *lines)
+        multihead("import", output, "-o", back, *lines, threads=arguments.threads)
     return row_of(name, json.loads((output / "certificate.json").read_text(encoding="utf-8")))
 
 
@@ -133,13 +135,13 @@ def row_of(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def widen(folder: Path, output: Path, spread: float = 0.1) -> None:
-    """A MarianMT folder of twice the width that computes the same, but for the positions.
+    """A MarianMT folder of twice the width that computes the same function, except for the positions.
 
     Every channel and every hidden unit exists twice (Chen, Goodfellow & Shlens 2016, "Net2Net"): a matrix has each row
     twice, and each column w as (1/2 + e) w and (1/2 - e) w with random e, so that the two copies learn differently.
-    A score q k is then twice as large, and only divided by a root of two more than before, hence q / sqrt(2). The
-    embedding is scaled by a root of two more, hence E / sqrt(2). The output E h sums twice as many channels, hence
-    h / sqrt(2) by the last norm. Sinusoids of the wider model have other frequencies: training has to adapt to them.
+    A score q k would double, but the wider model divides scores only by sqrt(2) more, so q becomes q / sqrt(2). The
+    wider model scales embeddings by sqrt(2) more, so E becomes E / sqrt(2). The output E h sums twice as many channels,
+    so the last norm gives h / sqrt(2). The wider model's sinusoids have other frequencies, to which training adapts.
     """
     from transformers import MarianMTModel
 
@@ -170,7 +172,7 @@ def widen(folder: Path, output: Path, spread: float = 0.1) -> None:
 
 
 def _widened(tensor: torch.Tensor, spread: float, generator: torch.Generator) -> torch.Tensor:
-    """Each entry of a vector, each row and column of a matrix twice."""
+    """A tensor with each entry of a vector, or each row and column of a matrix, twice."""
     if tensor.dim() == 1:
         return tensor.repeat_interleave(2)
     e = spread * torch.randn(2 * tensor.shape[0], tensor.shape[1], generator=generator)

@@ -5,17 +5,18 @@
     python benchmarks/cleaning.py --corpus val --share 0.05 --model run        # pairs that the model has not learned
 
 Faults of each kind are planted in a share of the lines, and the corpus is cleaned with the default settings. For each
-kind the table says how many there are, how many were removed for any reason, and how many for the right one; then how
-many of the other lines were removed, by reason. More pairs than Multi30k has are its pairs again, with a number added
-to both sides, so that they are no duplicates. "other target", the target of another line, is what only a model can see:
-it is judged with ``--model`` (one that has not seen the text) and otherwise shown to be missed. The claims: faults of
-every other kind are found, and less than 1% of the other lines removed. ``--toy`` needs no corpus.
+kind the table shows how many were planted, how many were removed for any reason, and how many for the right reason;
+then how many of the other lines were removed, by reason. If ``--pairs`` exceeds the corpus, its pairs are repeated with
+a number added to both sides, so that they are not duplicates. Only a model can detect "other target", the target of
+another line: with ``--model`` (one that has not seen the text) it is filtered, without it the table shows it as missed.
+The claims: faults of every other kind are found, and less than 1% of the other lines are removed. ``--toy`` needs no
+corpus.
 
 ``--similar 0.8`` also removes similar pairs, and plants pairs with a wrong letter, with one word replaced and with two
-words appended on both sides. Of each kind the table says how many are above that similarity by exact counting, and how
-many of these were found; of all that were removed as similar, how many are above it (precision).
+words appended on both sides. For each kind the table shows how many are above that similarity by exact counting, and
+how many of these were found; then how many of all pairs removed as similar are above it (precision).
 
-Some lines with the same number or address on both sides are planted as well, since Multi30k has few: they must stay.
+Lines with the same number or address on both sides are planted too, since Multi30k has few. They must be kept.
 """
 
 from __future__ import annotations
@@ -30,13 +31,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common import parser, write_figures
+from common import MULTI30K, multi30k, parser, write_figures
 
 from multihead.cleaning.measures import normalize
 from multihead.cleaning.settings import UNUSABLE
-from multihead.data.text_files import read_lines
 
-CORPUS = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
 Pair = tuple[str, str]
 Fault = Callable[[random.Random, Pair], Pair]
 
@@ -69,7 +68,7 @@ status = main(["clean", *sys.argv[1:]])
 print(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 sys.exit(status)
 """
-"""Runs the command and prints its peak memory in KB, as Linux counts it (ru_maxrss would count this process, too)."""
+"""Runs the command and prints its peak memory in KB, as Linux counts it (ru_maxrss would include this process)."""
 
 TOY = """der/the und/and ist/is ein/a nicht/not mit/with auf/on von/of zu/to im/inthe für/for sich/itself sie/she er/he
 Hund/dog Haus/house Straße/street läuft/runs Mädchen/girl schnell/quickly Wasser/water singt/sings Brücke/bridge
@@ -129,7 +128,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "exchanged sides": ("swapped", lambda _, pair: (pair[1], pair[0])),
     "third language": ("language", _with_target(lambda draw, _: draw.choice(FOREIGN))),
 }
-"""Kinds of faults that a pair alone shows: the filter that should find them, and how they are made."""
+"""Kinds of faults that are visible in a single pair: the filter that should find them, and how they are made."""
 
 
 def _wrong_letter(draw: random.Random, text: str) -> str:
@@ -148,7 +147,7 @@ SIMILAR: dict[str, Fault] = {
         lambda draw, text: f"{text} {draw.choice(['quarz', 'fjord'])} {draw.choice(['ufo', 'gnu'])}"
     ),
 }
-"""How similar pairs are made from others, with ``--similar``."""
+"""How ``--similar`` makes similar pairs from other pairs."""
 
 
 def plant(
@@ -157,7 +156,8 @@ def plant(
     """Plant faults of every kind.
 
     Returns:
-        The corpus; by place the kind and its filter ("" must be kept); of similar pairs the kind and the original.
+        The corpus; the kind and filter of each planted place ("" if it must be kept); the kind and original of each
+        similar pair.
     """
     draw, planted, origins = random.Random(0), dict[int, tuple[str, str]](), dict[int, tuple[str, int]]()
     pairs = list(pairs)
@@ -202,7 +202,7 @@ def plant(
 
 
 def _changed(draw: random.Random, pair: Pair) -> Pair:
-    """A pair with one word replaced on each side, if it is long enough, in lower case."""
+    """A pair in lower case; if it is long enough, with one word replaced on each side."""
     source, target = (side.lower() for side in pair)
     long = min(source.count(" "), target.count(" ")) > 7
     return (_other_word(draw, source), _other_word(draw, target)) if long else (source, target)
@@ -211,7 +211,11 @@ def _changed(draw: random.Random, pair: Pair) -> Pair:
 def corpus(name: str, toy: bool) -> list[Pair]:
     """The pairs of Multi30k, or generated ones."""
     if not toy:
-        return list(zip(*(read_lines(CORPUS / f"{name}.{code}.gz") for code in ("de", "en")), strict=True))
+        sides = [multi30k(name, code) for code in ("de", "en")]
+        found = [side for side in sides if side is not None]
+        if len(found) < len(sides):
+            raise SystemExit(f"{MULTI30K}: there are no {name}.de.gz and {name}.en.gz; --toy needs no corpus")
+        return list(zip(*found, strict=True))
     draw, rows = random.Random(name), dict[Pair, None]()
     while len(rows) < 400:
         words = draw.choices([word.split("/") for word in TOY.split()], k=draw.randint(8, 16))
@@ -220,7 +224,7 @@ def corpus(name: str, toy: bool) -> list[Pair]:
 
 
 def repeated(pairs: list[Pair], count: int) -> list[Pair]:
-    """So many pairs: those of a corpus, then the same with a number on both sides."""
+    """``count`` pairs: those of a corpus, then the same pairs with a number on both sides."""
     rows = list(pairs[:count])
     while len(rows) < count:
         turn = len(rows) // len(pairs) + 1
@@ -229,13 +233,13 @@ def repeated(pairs: list[Pair], count: int) -> list[Pair]:
 
 
 def main() -> None:
-    """Plant, clean, compare, print."""
-    accepted = parser(__doc__, 1)
-    accepted.add_argument("--pairs", type=int, help="[as many as the corpus has]")
-    accepted.add_argument("--corpus", default="train", help="which part of Multi30k: train or val [train]")
-    accepted.add_argument("--share", type=float, default=0.01, help="of the lines that get a fault of each kind [0.01]")
+    """Plant faults, clean the corpus, compare and print."""
+    accepted = parser(__doc__, threads=None)
+    accepted.add_argument("--pairs", type=int, help="number of pairs [size of the corpus]")
+    accepted.add_argument("--corpus", choices=("train", "val"), default="train", help="part of Multi30k [train]")
+    accepted.add_argument("--share", type=float, default=0.01, help="share of lines with a fault of each kind [0.01]")
     accepted.add_argument("--model", type=Path, help="a run or model folder for the alignment filter")
-    accepted.add_argument("--similar", type=float, help="--max-similar; similar pairs are planted, too")
+    accepted.add_argument("--similar", type=float, help="also plant similar pairs, and clean with this --max-similar")
     accepted.add_argument("--toy", action="store_true", help="generated pairs instead of Multi30k")
     arguments = accepted.parse_args()
     train, test = (corpus(name, arguments.toy) for name in (arguments.corpus, "test_2016_flickr"))
@@ -253,7 +257,7 @@ def main() -> None:
                 files[part, code].write_text("".join(row[side] + "\n" for row in rows), encoding="utf-8")
         count = len(pairs)
         texts = pairs[:] if similar is not None else []
-        pairs.clear()  # the command has its own memory, which is measured
+        pairs.clear()  # free memory: only that of the command, a process of its own, is measured
         words = ["--source", files["train", "de"], "--target", files["train", "en"]]
         words += ["--held-out", f"{files['test', 'de']} {files['test', 'en']}", "--removed", folder / "removed.tsv.gz"]
         words += ["--output", folder / "kept.de", "--output-target", folder / "kept.en"]
@@ -282,7 +286,7 @@ def main() -> None:
 
 
 def compare(reasons: dict[int, str], planted: dict[int, tuple[str, str]], count: int) -> list[dict[str, object]]:
-    """Print and return, for each kind, what was removed; then for all other lines."""
+    """Print and return what was removed of each kind, then of all other lines."""
     kinds: dict[str, list[int]] = {}
     for place, (kind, _) in planted.items():
         kinds.setdefault(kind, []).append(place)
@@ -307,7 +311,7 @@ def compare(reasons: dict[int, str], planted: dict[int, tuple[str, str]], count:
 
 
 def _jaccard(one: Pair, other: Pair) -> float:
-    """The similarity of two pairs, by counting (`cleaning.sketches` estimates it)."""
+    """The exact similarity of two pairs, by counting (`cleaning.sketches` estimates it)."""
     first, second = (
         {(side, text[i : i + 4]) for side, text in enumerate(map(normalize, pair)) for i in range(len(text) - 3)}
         for pair in (one, other)
@@ -318,7 +322,7 @@ def _jaccard(one: Pair, other: Pair) -> float:
 def compare_similar(
     most: float, texts: list[Pair], origins: dict[int, tuple[str, int]], earlier: dict[int, int], removed: set[int]
 ) -> list[dict[str, object]]:
-    """Print and return recall on what was planted, by exact similarity, and the precision of all that was removed."""
+    """Print and return the recall of planted pairs, by exact similarity, and the precision of all removed pairs."""
     rows: list[dict[str, object]] = []
     for kind in SIMILAR:
         places = [place for place, (name, origin) in origins.items() if name == kind and origin not in removed]

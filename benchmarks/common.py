@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from multihead.data.text_files import read_lines
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def interleave(
         calls: the contenders.
         rounds: maximum number of rounds, after one to warm up.
         seconds: no round starts after this time.
-        clock: what times a call, in seconds; ``time.thread_time`` where one thread computes and others use the machine.
+        clock: the clock, in seconds; ``time.thread_time`` if one thread computes and other programs use the machine.
     """
     names = list(calls)
     for name in names:
@@ -56,14 +59,41 @@ def interleave(
     return {name: Timing(min(taken), statistics.median(taken), len(taken)) for name, taken in times.items()}
 
 
-def parser(description: str | None, rounds: int) -> ArgumentParser:
-    """A parser with the flags of every benchmark."""
+def parser(
+    description: str | None,
+    *,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    threads: str | None = "PyTorch's choice",
+) -> ArgumentParser:
+    """A parser with ``--json``, and with those of the common flags that a benchmark uses.
+
+    Args:
+        description: the docstring of the benchmark; ``--help`` shows its first line.
+        rounds: default of ``--rounds``; None leaves the flag out.
+        seconds: default of ``--seconds``; None leaves the flag out.
+        threads: the default of ``--threads``, in words; None leaves the flag out.
+    """
     made = ArgumentParser(description=(description or "").partition("\n")[0])
-    made.add_argument("--rounds", type=int, default=rounds, help=f"maximum number of rounds per case ({rounds})")
-    made.add_argument("--seconds", type=float, default=10.0, help="approximate maximum time per case (10)")
-    made.add_argument("--threads", type=int, help="default: PyTorch's choice")
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds, help=f"maximum number of rounds per case ({rounds})")
+    if seconds is not None:
+        told = f"approximate maximum time per case ({seconds:g})"
+        made.add_argument("--seconds", type=float, default=seconds, help=told)
+    if threads is not None:
+        made.add_argument("--threads", type=int, help=f"processor threads ({threads})")
     made.add_argument("--json", type=Path, help="write the figures to this file")
     return made
+
+
+MULTI30K = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
+"""The folder where Multi30k is expected: beside the project."""
+
+
+def multi30k(name: str, language: str) -> list[str] | None:
+    """The lines of a compressed file of Multi30k; None if it is not there."""
+    path = MULTI30K / f"{name}.{language}.gz"
+    return list(read_lines(path)) if path.is_file() else None
 
 
 def describe_machine() -> dict[str, Any]:
@@ -90,7 +120,9 @@ def _processor() -> str:
 def write_figures(arguments: Namespace, figures: dict[str, Any]) -> None:
     """Write the figures and the machine to the file given by ``--json``, if any."""
     if arguments.json:
-        arguments.json.write_text(json.dumps({**describe_machine(), **figures}, indent=2) + "\n", encoding="utf-8")
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**describe_machine(), **figures}, indent=2) + "\n"
+        arguments.json.write_text(text, encoding="utf-8", newline="\n")
 
 
 def importable(name: str, environment: Mapping[str, str]) -> bool:
@@ -101,6 +133,7 @@ def importable(name: str, environment: Mapping[str, str]) -> bool:
     return subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
-def multihead(*words: object) -> None:
-    """Run a command; its messages are shown."""
-    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True)
+def multihead(*words: object, threads: int | None = None) -> None:
+    """Run a command, on a number of threads if given; its messages are shown."""
+    environment = {} if threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True, env={**os.environ, **environment})

@@ -1,18 +1,18 @@
-"""A corpus of any size with a known translation; what it takes to prepare it and to train on it.
+"""A generated corpus of any size with known translations, and the cost of preparing and reading it.
 
     python benchmarks/corpus.py [--pairs 1000000] [--seed 1] [--output FOLDER] [--only write|prepare|batches]
 
-The text is generated. Words are drawn from 200,000 by Zipf's law, sentences have 2 to 80 words with a median of 15, and
-a side has some 110 bytes a line, much like a crawl of the web. A translation is exact: every frequent word has its
-entry in a dictionary, rare words are transliterated syllable by syllable, some become two words, and an adjective goes
-behind the noun that follows it. So a translator trained on the text has a known answer (`Language.translate`), and BLEU
-can reach 100. The first pairs of a corpus are those of a smaller one with the same seed.
+Words are drawn from 200,000 by Zipf's law, sentences have 2 to 80 words with a median of 15, and each side has some 110
+bytes per line, much like a crawl of the web. A translation is exact: every frequent word has an entry in a dictionary,
+rare words are transliterated syllable by syllable, some become two words, and an adjective moves behind the noun that
+follows it. So the correct translation of every sentence is known (`Language.translate`), and BLEU can reach 100. A
+smaller corpus with the same seed is the beginning of a larger one.
 
 "write" writes train, valid and test (1,000 pairs each) into the folder, a temporary one by default; a folder of another
-corpus is refused. "prepare" runs `multihead prepare`, and samples the resident memory of all its processes together:
-their sum (shared pages count in each), and their proportional shares. It goes on where it was stopped; flags that are
-not listed below are passed on to it. "batches" opens the prepared text as a run does, takes batches, and reports the
-seconds to the first one and the memory, without and with the mapped pages of the store.
+corpus is refused. "prepare" runs `multihead prepare` and samples the resident memory of all its processes: their sum
+(which counts shared pages once per process) and their proportional shares. If it is stopped, it continues the next
+time. Flags that are not listed below are passed on to it. "batches" opens the prepared text as a run does, takes
+batches, and reports the seconds to the first batch and the memory, without and with the mapped pages of the store.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from common import parser, write_figures
 
 WORDS = 200_000
 CHUNK = 20_000
-"""Pairs that are drawn at a time."""
+"""Number of pairs drawn at a time."""
 HELD_OUT = {"valid": 1_000, "test": 1_000}
 SIDES = "source", "target"
 
@@ -49,8 +48,8 @@ class Language:
     """Two languages and the translation from the first to the second.
 
     Args:
-        seed: of the words and the dictionary.
-        words: their number; the most frequent tenth has an entry in the dictionary, the others are transliterated.
+        seed: seed of the words and the dictionary.
+        words: number of words; the most frequent tenth are in the dictionary, the others are transliterated.
     """
 
     def __init__(self, seed: int, words: int = WORDS) -> None:
@@ -98,7 +97,7 @@ class Language:
         ]
 
     def _reordered(self, words: Any, ends: Any) -> Any:
-        """The words in the order of the translation: an adjective changes places with a noun after it."""
+        """The words in the order of the translation: an adjective and a noun after it change places."""
         swapped = self._is_adjective[words[:-1]] & self._is_noun[words[1:]]
         swapped[ends[:-1] - 1] = False  # not across sentences
         places = np.flatnonzero(swapped)
@@ -107,20 +106,20 @@ class Language:
         return moved
 
     def translate(self, text: str) -> str:
-        """The translation of a sentence in words of the language."""
+        """The translation of a sentence made of words of the language."""
         words = np.array([self._numbers[word] for word in text.split()])
         return " ".join(self.target[n] for n in self._reordered(words, np.array([len(words)])))
 
 
 def pairs_of(language: Language, seed: int, part: int, count: int) -> Iterator[list[tuple[str, str]]]:
-    """Chunks of the pairs of a part: 0 to train on, 1 to validate with, 2 to test on."""
+    """Chunks of the pairs of a part: 0 for training, 1 for validation, 2 for testing."""
     for number, start in enumerate(range(0, count, CHUNK)):
         random = np.random.default_rng([seed, 1, part, number])
         yield language.draw(random, CHUNK)[: count - start]
 
 
 def claim(folder: Path, corpus: dict[str, int]) -> None:
-    """Note of which corpus a folder is; end if it holds another one."""
+    """Record which corpus a folder holds; exit if it already holds another one."""
     note = folder / "corpus.json"
     there = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
     if there != corpus and any(folder.glob("*.source")):
@@ -152,7 +151,7 @@ def write(folder: Path, pairs: int, seed: int, words: int) -> dict[str, Any]:
 
 
 def processes_below(process: int) -> list[int]:
-    """A process and all that it has started, directly or not."""
+    """A process and all its descendants."""
     found = [process]
     for parent in found:
         with suppress(OSError):
@@ -162,7 +161,7 @@ def processes_below(process: int) -> list[int]:
 
 
 def memory_of(process: int) -> dict[str, float]:
-    """Resident memory in MiB: all of it, the proportional share, and what is no mapped file."""
+    """Resident memory in MiB: the total, the proportional share, and the part outside of mapped files."""
     fields = {"Rss": 0.0, "Pss": 0.0, "Anonymous": 0.0}
     with suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
@@ -173,9 +172,9 @@ def memory_of(process: int) -> dict[str, float]:
 
 
 class Watch:
-    """Samples the memory of this process, or of another one with all that it starts, and keeps the maxima."""
+    """Samples the memory of a process and its descendants, and keeps the maxima."""
 
-    def __init__(self, process: int | None = None) -> None:
+    def __init__(self, process: int) -> None:
         self.peak: dict[str, float] = {}
         self._process, self._ended = process, threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -186,8 +185,7 @@ class Watch:
 
     def look(self) -> None:
         """Take a sample."""
-        chosen = [os.getpid()] if self._process is None else processes_below(self._process)
-        samples = [memory_of(process) for process in chosen]
+        samples = [memory_of(process) for process in processes_below(self._process)]
         for name in samples[0]:
             self.peak[name] = max(self.peak.get(name, 0.0), sum(sample[name] for sample in samples))
 
@@ -204,7 +202,7 @@ class Watch:
 
 
 def prepare(folder: Path, arguments: list[str], here: bool) -> dict[str, Any]:
-    """Run `multihead prepare`; seconds, CPU seconds, and the memory of all processes."""
+    """Run `multihead prepare`; returns seconds, CPU seconds, and the memory of all its processes."""
     given = [f"--{name}={folder / f'train.{name}'}" for name in SIDES]
     given += [f"--valid-{name}={folder / f'valid.{name}'}" for name in SIDES]
     command = ["prepare", *given, f"--output={folder / 'prepared'}", *arguments]
@@ -212,28 +210,28 @@ def prepare(folder: Path, arguments: list[str], here: bool) -> dict[str, Any]:
     if here:
         from multihead.cli.main import main as run
 
-        with Watch() as watch:
+        with Watch(os.getpid()) as watch:
             status = run(command)
+            watch.look()
     else:
         started = subprocess.Popen([sys.executable, "-m", "multihead", *command])
         with Watch(started.pid) as watch:
             status = started.wait()
     if status:
         sys.exit(status)
-    watch.look() if here else None
     after = os.times()
     cpu = sum(after[:4]) - sum(before[:4])
     return {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "peak_mib": watch.peak}
 
 
 def batches(folder: Path, count: int) -> dict[str, Any]:
-    """Open the prepared text and take batches; seconds to the first one, batches a second, and memory."""
+    """Open the prepared text and take batches; returns seconds to the first one, batches per second, and memory."""
     from multihead.preparing.prepared import open_prepared, read_manifest
     from multihead.training.config import TrainingConfig
 
     training = TrainingConfig(updates=1)
     before, begin = memory_of(os.getpid()), time.perf_counter()
-    with Watch() as watch:
+    with Watch(os.getpid()) as watch:
         prepared = open_prepared(folder / "prepared", read_manifest(folder / "prepared").data)
         opened = time.perf_counter() - begin
         stream = prepared.batches(training, (0, 0))
@@ -259,7 +257,7 @@ def batches(folder: Path, count: int) -> dict[str, Any]:
 
 
 def show(name: str, figures: Any, indent: str = "") -> None:
-    """Print figures, nested ones below their name."""
+    """Print figures, nested ones indented below their name."""
     if isinstance(figures, dict):
         print(f"{indent}{name}")
         for key, value in figures.items():
@@ -269,18 +267,16 @@ def show(name: str, figures: Any, indent: str = "") -> None:
 
 
 def main() -> None:
-    """Write, measure and print."""
-    accepted = parser(__doc__, 1)
-    accepted.add_argument("--output", type=Path, help="folder of the corpus and of what is made of it")
+    """Write the corpus, measure and print."""
+    accepted = parser(__doc__, threads=None)
+    accepted.add_argument("--output", type=Path, help="folder of the corpus and the prepared text")
     accepted.add_argument("--pairs", type=int, default=1_000_000)
     accepted.add_argument("--seed", type=int, default=1)
-    accepted.add_argument("--words", type=int, default=WORDS, help=f"of the language ({WORDS})")
-    accepted.add_argument("--only", choices=("write", "prepare", "batches"), help="default: one after the other")
+    accepted.add_argument("--words", type=int, default=WORDS, help=f"words of the language ({WORDS})")
+    accepted.add_argument("--only", choices=("write", "prepare", "batches"), help="run only this step (default: all)")
     accepted.add_argument("--batches", type=int, default=2_000, help="batches to take (2000)")
-    accepted.add_argument("--here", action="store_true", help="prepare in this process")
+    accepted.add_argument("--here", action="store_true", help="prepare in this process instead of a new one")
     arguments, more = accepted.parse_known_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output or Path(temporary)

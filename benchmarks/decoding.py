@@ -1,22 +1,22 @@
-"""Translations a second: ours, compiled and in PyTorch, against CTranslate2 and `transformers.generate`, in turn.
+"""Translations per second: our compiled engine and PyTorch code, CTranslate2, and `transformers.generate`.
 
-The same weights for all, converted; the same beam, length penalty 1 and stopping rule (so many finished hypotheses as
-the beam is wide); words in and out where a model is named, by the same tokenizer. A process for each contender, which
-take turns, so that whatever else the machine does meets all of them; outputs are compared before anything is timed.
-Seconds of the clock and of the processor are told apart: on a busy machine the latter say more. Of our steps it is told
-what share goes into reordering the hypotheses of a beam.
+All contenders use the same converted weights, the same beam, length penalty 1, and the same stopping rule (as many
+finished hypotheses as the beam is wide). With ``--model``, they translate text with the same tokenizer. Each contender
+is a process, and they take turns, so that other load on the machine affects all of them alike. Before anything is
+timed, their outputs are compared; the table shows the share that equals the output of the first contender. Wall time
+and CPU time are reported separately: on a busy machine, CPU time is more reliable. For our engine, the table also shows
+the share of the decoder steps' time that is spent on reordering the hypotheses of a beam.
 
-Without ``--model`` the weights are random, and as such a model never ends a sentence every translation has ``--steps``
-symbols. The text is Multi30k's test set of 2016 where it is found, and made otherwise. MULTIHEAD_PEERS names a folder
-into which `ctranslate2` and `transformers` were installed; those that are not there are left out.
+With ``--model``, a German-English model translates Multi30k's test set of 2016. Without it, weights and sources are
+random. Such a model never ends a sentence, so every translation has ``--steps`` symbols. MULTIHEAD_PEERS names a folder
+where `ctranslate2` and `transformers` are installed; a peer that is not installed is left out.
 
     python benchmarks/decoding.py --size tiny
-    python benchmarks/decoding.py --model run --json figures.json        BLEU of each, too
+    python benchmarks/decoding.py --model run --json figures.json        also reports BLEU
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
 import statistics
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import describe_machine, importable, parser, write_figures
+from common import MULTI30K, describe_machine, importable, multi30k, parser, write_figures
 
 from multihead.bundle import load_bundle
 from multihead.metrics.scores import score
@@ -45,7 +45,7 @@ VOCAB = 10_000
 
 @dataclass
 class Runs:
-    """What one contender did with one beam."""
+    """The measurements of one contender with one beam."""
 
     contender: Contender
     beam: int
@@ -53,29 +53,37 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     single: dict[str, list[float]] = field(default_factory=dict)
-    """Milliseconds of each sentence that was translated alone, of the clock and of the processor: the least so far."""
+    """The minimum milliseconds of each sentence translated alone, in wall time and in CPU time."""
     reordering: float | None = None
+    same: float = 1.0
+    """The share of translations that equal those of the first contender."""
 
     @property
     def case(self) -> str:
-        """How it is shown."""
+        """Its name in the table."""
         return f"{self.contender.name} {self.contender.precision}, beam {self.beam}"
 
+    def translate(self, first: Runs) -> None:
+        """Translate all sentences once without timing: to warm up, and to compare the outputs with another's."""
+        self.outputs = self.contender.ask(f"batch {self.beam}")["outputs"]
+        self.same = statistics.fmean(a == b for a, b in zip(self.outputs, first.outputs, strict=True))
+        if first is not self:
+            print(f"{self.case}: {self.same:.1%} of the translations are those of {first.case}", flush=True)
+
     def batch(self) -> None:
-        """All sentences once."""
+        """Translate all sentences once, timed."""
         found = self.contender.ask(f"batch {self.beam}")
         self.seconds.append(found["seconds"])
         self.cpu.append(found["cpu"])
-        self.outputs = found["outputs"]
 
     def one_by_one(self, count: int) -> None:
-        """The first sentences once, each alone."""
+        """Translate each of the first sentences alone, once."""
         for name, taken in self.contender.ask(f"single {self.beam} {count}").items():
             self.single[name] = [*map(min, taken, self.single.get(name, taken))]
 
     @property
     def percentiles(self) -> dict[str, float]:
-        """Of a sentence alone."""
+        """Percentiles of the time of a sentence translated alone."""
         return {
             f"{name}{part}": float(np.percentile(taken, part))
             for name, taken in self.single.items()
@@ -83,20 +91,14 @@ class Runs:
         }
 
 
-def text(side: str) -> list[str] | None:
-    """One side of Multi30k's test set of 2016, where it is."""
-    path = HERE.parent.parent / "shared" / "data" / "multi30k" / f"test_2016_flickr.{side}.gz"
-    return gzip.open(path, "rt", encoding="utf-8").read().split("\n")[:-1] if path.is_file() else None
-
-
 def work_of(chosen: Namespace) -> tuple[dict[str, Any], list[str] | None]:
-    """What every contender is given: a model, sources as text or ids, and how far to go; and the references."""
+    """The input of every contender: a model, sources as text or ids, and limits of length; and the references."""
     if chosen.model:
         bundle = load_bundle(chosen.model)
-        model, sources = bundle.model, text("de")
+        model, sources = bundle.model, multi30k("test_2016_flickr", "de")
         if not isinstance(model, Transformer) or sources is None:
-            raise SystemExit("--model needs a Transformer, and Multi30k's test set in shared/data/multi30k")
-        references = (text("en") or [])[: chosen.sentences]
+            raise SystemExit(f"--model needs a Transformer, and test_2016_flickr.de.gz in {MULTI30K}")
+        references = (multi30k("test_2016_flickr", "en") or [])[: chosen.sentences]
         given: dict[str, Any] = {"folder": str(chosen.model), "sources": sources[: chosen.sentences], "steps": 0}
     else:
         torch.manual_seed(1)
@@ -112,11 +114,11 @@ def work_of(chosen: Namespace) -> tuple[dict[str, Any], list[str] | None]:
 
 
 def begin(file: Path, folder: Path, only: str) -> list[Contender]:
-    """The processes of those whose names hold a word, and of ours in float32; each ready."""
+    """Start our engine in float32 and the contenders whose names contain ``only``, and wait until they are ready."""
     path = os.pathsep.join(filter(None, (os.environ.get("MULTIHEAD_PEERS"), *sys.path)))
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
     if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # its best; by itself it takes it on Intel's alone
+        environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # the fastest; it selects it only on Intel
     there = [name for name in ("ctranslate2", "transformers") if importable(name, environment)]
     wanted = [("multihead", precision) for precision in ("float32", "bfloat16", "int8")]
     wanted += [("multihead eager", "float32")]
@@ -128,38 +130,36 @@ def begin(file: Path, folder: Path, only: str) -> list[Contender]:
     for name, precision in [wanted[0], *(one for one in wanted[1:] if only in " ".join(one))]:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "decoding_contender.py"), name, precision, str(file), str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
         contender = Contender(name, precision, True, process)
         assert process.stdout is not None
         if not process.stdout.readline():
-            raise SystemExit(f"{name} {precision}: did not begin")
+            raise SystemExit(f"{name} {precision}: its process did not start")
         found.append(contender)
     return found
 
 
-def rows_of(runs: list[Runs], references: list[str] | None, sentences: int) -> Iterator[dict[str, Any]]:
-    """What is printed and written of each."""
+def rows_of(runs: list[Runs], references: list[str] | None) -> Iterator[dict[str, Any]]:
+    """The figures of each contender, for the table and the file."""
     for one in runs:
-        first = next(other for other in runs if other.beam == one.beam)
-        seconds, cpu = statistics.median(one.seconds), statistics.median(one.cpu)
-        same = sum(a == b for a, b in zip(one.outputs, first.outputs, strict=True)) / sentences
+        sentences, seconds, cpu = len(one.outputs), statistics.median(one.seconds), statistics.median(one.cpu)
         bleu = score(one.outputs, references, "en").bleu if references else None
         yield {"case": one.case, "sentences_per_second": sentences / seconds, "per_cpu_second": sentences / cpu,
-               "same": same, "bleu": bleu, "reordering": one.reordering, **one.percentiles}  # fmt: skip
+               "same": one.same, "bleu": bleu, "reordering": one.reordering, **one.percentiles}  # fmt: skip
 
 
 def main() -> None:
-    """Turns, and a table."""
-    arguments = parser(__doc__, 5)
-    arguments.add_argument("--size", choices=SIZES, default="tiny", help="of the model with random weights (tiny)")
-    arguments.add_argument("--model", type=lambda text: Path(text).resolve(), help="a model folder, instead")
-    arguments.add_argument("--beams", type=int, nargs="+", default=[1, 5], help="1 is greedy (1 5)")
-    arguments.add_argument("--steps", type=int, default=15, help="symbols a translation has with random weights (15)")
+    """Let the contenders take turns, and print a table."""
+    arguments = parser(__doc__, rounds=5)
+    arguments.add_argument("--size", choices=SIZES, default="tiny", help="size of the model with random weights (tiny)")
+    arguments.add_argument("--model", type=lambda text: Path(text).resolve(), help="a German-English model instead")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[1, 5], help="beam widths; 1 is greedy (1 5)")
+    arguments.add_argument("--steps", type=int, default=15, help="symbols per translation with random weights (15)")
     arguments.add_argument("--sentences", type=int, default=1000)
-    arguments.add_argument("--single", type=int, default=100, help="how many are also translated one by one (100)")
-    arguments.add_argument("--times", type=int, default=1, help="how often; the least time of each counts (1)")
-    arguments.add_argument("--only", default="", help="only contenders whose name holds this, and the first")
+    arguments.add_argument("--single", type=int, default=100, help="sentences also translated one by one (100)")
+    arguments.add_argument("--times", type=int, default=1, help="repetitions of these; the minimum counts (1)")
+    arguments.add_argument("--only", default="", help="only the first contender and those with this in the name")
     chosen = arguments.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -170,15 +170,15 @@ def main() -> None:
         contenders = begin(file, Path(folder), chosen.only)
         rows = turns(contenders, chosen, references)
         for contender in contenders:
-            contender.process.communicate()  # no more lines: it ends
+            contender.process.communicate()  # the end of its input ends the process
     write_figures(chosen, {"size": chosen.size, "rows": rows})
 
 
 def turns(contenders: list[Contender], chosen: Namespace, references: list[str] | None) -> list[dict[str, Any]]:
-    """Speed of each in batches and one by one, and whether its translations are the first one's."""
+    """Measure the speed of each in batches and one by one, and compare its translations with the first one's."""
     runs = [Runs(contender, beam) for beam in chosen.beams for contender in contenders]
     for one in runs:
-        one.contender.ask(f"batch {one.beam}")  # warms up
+        one.translate(next(other for other in runs if other.beam == one.beam))
     for turn in range(chosen.rounds):
         for one in runs[turn % len(runs) :] + runs[: turn % len(runs)]:
             one.batch()
@@ -187,10 +187,10 @@ def turns(contenders: list[Contender], chosen: Namespace, references: list[str] 
             one.one_by_one(chosen.single)
     for one in runs:
         one.reordering = one.contender.ask(f"reordering {one.beam}")["reordering"] if one.beam > 1 else None
-    rows = list(rows_of(runs, references, chosen.sentences))
+    rows = list(rows_of(runs, references))
     threads = describe_machine()["threads"]
-    print(f"{chosen.model or chosen.size}, {threads} threads, {chosen.sentences} sentences; medians of "
-          f"{chosen.rounds} turns")  # fmt: skip
+    sentences = len(runs[0].outputs)
+    print(f"{chosen.model or chosen.size}, {threads} threads, {sentences} sentences; medians of {chosen.rounds} turns")
     heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "p50 CPU-ms", "p99 CPU-ms", "same", "reorder", "BLEU")
     print(f"{'':40}" + "".join(f"{head:>11}" for head in heads))
     for row in rows:

@@ -1,9 +1,9 @@
-"""One contender of `decoding.py`, in a process of its own: it translates when it is told to, and says how long it took.
+"""One contender of `decoding.py` in its own process: it translates on request and reports the time.
 
-Threads and the OpenMP library of a process belong to it alone, so contenders cannot share one. Lines on standard input:
-``batch BEAM`` translates everything, ``single BEAM N`` the first N sentences one by one, ``reordering BEAM`` says what
-share of our steps that takes; each is answered by a line of JSON.
-The peers' own code is not here: they are imported, and given our weights.
+Contenders cannot share a process, since each needs its own threads and OpenMP library. Lines on standard input:
+``batch BEAM`` translates everything, ``single BEAM N`` translates the first N sentences one by one, and ``reordering
+BEAM`` reports the share of our steps' time that reordering takes. The answer to each is a line of JSON.
+The peers are imported and get our weights; none of their code is copied here.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from multihead.models.transformer import Transformer
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 Ids = list[list[int]]
 Translate = Callable[[Ids, int], Ids]
-"""(sources with their end symbols, beam) -> translations without theirs."""
+"""(sources with end symbols, beam) -> translations without end symbols."""
 
 
 class Work:
-    """The model, and how far translations go."""
+    """The model, and the lengths of translations."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.threads: int = given["threads"]
@@ -54,33 +54,33 @@ class Work:
         self._limits = Search()
 
     def limits(self, sources: Sequence[Sequence[int]]) -> list[int]:
-        """The most symbols of each translation, the end symbol counted."""
+        """The maximum number of symbols of each translation, including the end symbol."""
         return [self.steps or self._limits.limit(len(source)) for source in sources]
 
     @property
     def least(self) -> int:
-        """The least, without it."""
+        """The minimum number of symbols of a translation, excluding the end symbol."""
         return max(self.steps - 1, 0)
 
     def encode(self, sources: list[Any]) -> Ids:
-        """Ids of texts, or what are ids already."""
+        """The ids of texts, with end symbols; sources that are already ids only get the end symbol."""
         rows = self.bundle.source_tokenizer.encode_batch(sources) if self.bundle else sources
         return [[*row, END] for row in rows]
 
     def decode(self, found: Ids) -> list[Any]:
-        """Texts, or the ids as they are."""
+        """The texts of ids; without a tokenizer, the ids themselves."""
         return [self.bundle.target_tokenizer.decode(row) for row in found] if self.bundle else found
 
 
 class Compiled:
-    """Ours."""
+    """Our compiled engine."""
 
     def __init__(self, work: Work, precision: str) -> None:
         self._work = work
         self._engine = Engine(work.model, PRECISIONS[[str(name) for name in PRECISIONS].index(precision)])
 
     def __call__(self, sources: Ids, beam: int) -> Ids:
-        """Translations."""
+        """The best translation of each source."""
         found = self._engine.search(
             sources,
             SearchTask(
@@ -94,7 +94,7 @@ class Compiled:
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
     def reordering(self, sources: Ids, beam: int) -> float:
-        """The share of the steps' time that goes into reordering hypotheses with their keys and values."""
+        """The share of the steps' time that is spent on reordering hypotheses with their keys and values."""
         limits = self._work.limits(sources)
         with self._engine.open(
             SearchTask(self._work.symbols), Search(beam=beam, stopping="patience"), max(limits)
@@ -108,7 +108,7 @@ class Compiled:
 
 
 def eager(work: Work) -> Translate:
-    """Ours, with PyTorch's operations."""
+    """Our search with PyTorch's operations."""
 
     def search(sources: Ids, beam: int) -> list[Hypothesis]:
         source, lengths = collate_source([row[:-1] for row in sources], PAD, END)
@@ -137,7 +137,7 @@ def eager(work: Work) -> Translate:
 
 
 def ctranslate2(work: Work, precision: str, split: str, folder: Path) -> Translate:
-    """CTranslate2, with the weights through its own specification: a worker a core, or a thread a core."""
+    """CTranslate2, with our weights in its own specification: one worker per core, or one thread per core."""
     import ctranslate2
 
     tokens = [f"t{number}" for number in range(work.config.target_vocab)]
@@ -156,7 +156,7 @@ def ctranslate2(work: Work, precision: str, split: str, folder: Path) -> Transla
         str(place), device="cpu", compute_type=precision, inter_threads=workers, intra_threads=threads
     )
     numbers = {token: number for number, token in enumerate(tokens)}
-    # A trained model never comes to what is forbidden; a random one does.
+    # A trained model never predicts forbidden symbols; a random one does.
     never = [[tokens[number]] for number in work.symbols.forbidden] if work.steps else None
 
     def translate(sources: Ids, beam: int) -> Ids:
@@ -225,7 +225,7 @@ def marian(work: Work) -> Translate:
 
 
 def marian_layer(layer: Any) -> dict[str, torch.Tensor]:
-    """One of our layers under the names of theirs."""
+    """The weights of one of our layers under their names."""
     found = {}
     kinds = [("self_attn", layer.self_attention, layer.self_residual)]
     if hasattr(layer, "cross_attention"):
@@ -248,7 +248,7 @@ def marian_layer(layer: Any) -> dict[str, torch.Tensor]:
 
 
 def contender(name: str, precision: str, work: Work, folder: Path) -> Translate:
-    """By name."""
+    """The contender with this name."""
     if name == "multihead":
         return Compiled(work, precision)
     if name == "multihead eager":
@@ -257,7 +257,7 @@ def contender(name: str, precision: str, work: Work, folder: Path) -> Translate:
 
 
 def main() -> None:
-    """``decoding_contender.py NAME PRECISION FILE FOLDER``: FILE has the work (`decoding.py` writes it)."""
+    """``decoding_contender.py NAME PRECISION FILE FOLDER``; `decoding.py` writes FILE."""
     name, precision, file, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     given = torch.load(file, weights_only=False)
     work = Work(given)

@@ -5,7 +5,7 @@
 The text is generated: sentences of 4 to 28 words out of 50,000, about 120 bytes per side (more than in most corpora),
 with a validation set that leaks. "text" is the part that grows with the corpus: reading, decoding, hashes, lengths,
 languages, characters. "everything" includes tokenizers and the network. The claim: a million pairs take less than 60
-seconds of one core. There is no other program that does the same, so nothing is compared.
+seconds of one core. No other program does the same, so there is no comparison.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make(folder: Path, pairs: int) -> dict[str, Path]:
 
 def main() -> None:
     """Measure and print."""
-    accepted = parser(__doc__, 1)
+    accepted = parser(__doc__)
     accepted.add_argument("--pairs", type=int, default=1_000_000)
     arguments = accepted.parse_args()
     if arguments.threads:

@@ -1,12 +1,12 @@
-"""What the guard of translations finds: false alarms, planted faults, and what a second search makes of the marked.
+"""How well the guard works: false alarms, planted faults found, and the effect of searching again.
 
     python benchmarks/guard.py --run RUN --source test.de --target test.en [--threads 1] [--json FILE]
 
-Translates a test set with a run, plants faults into the translations (their probability is the model's own, by forced
-decoding), and counts how many of each kind are marked: with the signs that cost nothing, and with the closer look. Each
-number is a share of the sentences that a fault could be planted in. Ordinary translations that are marked are counted
-by themselves, and once more of those only that are good by their reference: chrF of 60 or more. With ``--tiny`` a small
-model is trained first, on made sentences: then the figures say nothing, but everything runs.
+Translates a test set with a run, plants faults in the translations (scored by the model with forced decoding), and
+counts how many of each kind are marked: by the signs that cost nothing, and with the closer look. Each number is a
+share of the sentences in which the fault can be planted. Marked ordinary translations are false alarms; they are
+counted among all translations, and among those that are good by their reference (chrF of 60 or more). ``--tiny`` first
+trains a small model on generated sentences: everything runs, but the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 
 GOOD = 60.0
-"""chrF of a sentence from which on a mark is a false alarm, whatever it says."""
+"""The minimum chrF of a good translation: marking one is certainly a false alarm."""
 
 Plant = Callable[[int, random.Random], str | None]
-"""The damaged translation at a place; None where this fault cannot be planted there."""
+"""The damaged translation of a sentence; None if this fault cannot be planted in it."""
 
 
 def faults(sources: list[str], texts: list[str]) -> dict[str, Plant]:
@@ -60,7 +60,7 @@ def faults(sources: list[str], texts: list[str]) -> dict[str, Plant]:
         return " ".join([texts[place], *(other(place, draw) for _ in range(3))])
 
     def replaced(place: int, draw: random.Random) -> str:
-        """Improbable, but of the right length and without a repetition: what only the probability tells."""
+        """Improbable, but of the right length and without repetition: only the probability shows the fault."""
         words = texts[place].split()
         strange = other(place, draw).split() or ["?"]
         return " ".join(draw.choice(strange) if number % 3 == 1 else word for number, word in enumerate(words))
@@ -77,7 +77,7 @@ def faults(sources: list[str], texts: list[str]) -> dict[str, Plant]:
 
 
 def planted(translator: Translator, sources: list[str], texts: list[str]) -> list[Translation]:
-    """These texts as a search would hand them over."""
+    """These texts as a search would return them."""
     scored = forced(translator, sources, texts)
     return [
         Translation(text, one.score(1.0), True, None, one.log_probability, len(one.tokens))
@@ -88,18 +88,18 @@ def planted(translator: Translator, sources: list[str], texts: list[str]) -> lis
 def marked(
     translator: Translator, sources: list[str], found: list[Translation]
 ) -> tuple[list[GuardedTranslation], list[GuardedTranslation]]:
-    """Judged by what costs nothing, and with the closer look."""
+    """The judgments by the signs that cost nothing, and with the closer look."""
     plain, closer = (assess(translator, sources, found, GuardSettings(closer=closer)) for closer in (False, True))
     return plain, closer
 
 
 def share(judged: list[GuardedTranslation]) -> float:
-    """Of those that are marked, in percent."""
+    """The percentage that is marked."""
     return 100 * sum(each.marked for each in judged) / max(len(judged), 1)
 
 
 def measure(translator: Translator, sources: list[str], references: list[str]) -> list[dict[str, Any]]:
-    """The rows of the table."""
+    """Translate, plant faults, and print and return the rows of the table."""
     start = time.process_time()
     found = translator.translations(sources)
     searched = time.process_time() - start
@@ -128,7 +128,7 @@ def measure(translator: Translator, sources: list[str], references: list[str]) -
 def retried(
     translator: Translator, sources: list[str], references: list[str], plain: list[GuardedTranslation]
 ) -> dict[str, Any]:
-    """The marked ones searched again: their scores before and after, and those of the whole test set."""
+    """Search the marked ones again; returns their scores before and after, and those of the whole test set."""
     start = time.process_time()
     results = retry(
         translator, TranslationRequest(translator.search_settings(), sources), plain, GuardSettings(mode="retry")
@@ -149,7 +149,7 @@ def retried(
 
 
 def made(folder: Path) -> tuple[Translator, list[str], list[str]]:
-    """A small model of made sentences, and some that it has not seen."""
+    """A small model trained on generated sentences, and sentences that it has not seen."""
     pairs = [(one.source, one.target) for one in generate("de", "en", 400, seed=0)]
     for side, name in enumerate(("train.de", "train.en")):
         (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs[:-8]), encoding="utf-8")
@@ -184,9 +184,9 @@ def data(arguments: Namespace, folder: Path) -> tuple[Translator, list[str], lis
 
 
 def main() -> None:
-    """Measures and prints."""
-    accepted = parser(__doc__, 1)
-    accepted.add_argument("--tiny", action="store_true", help="a small model of made sentences")
+    """Measure and print."""
+    accepted = parser(__doc__)
+    accepted.add_argument("--tiny", action="store_true", help="train a small model on generated sentences")
     for name in ("run", "source", "target"):
         accepted.add_argument(f"--{name}", type=Path)
     arguments = accepted.parse_args()

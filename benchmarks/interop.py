@@ -1,12 +1,13 @@
-"""A model of OPUS-MT's shape in our engine, CTranslate2 and transformers, in turn.
+"""Speed of a model of OPUS-MT's shape in our engine, CTranslate2 and transformers.
 
-All read the same MarianMT folder, text in and text out, each with its own tokenizer: we import it, CTranslate2 converts
-it with its own converter, transformers loads it. Each contender is a process, and they take turns, so that other work
-on the machine meets all of them alike. Rates are sentences a second; ``same`` is the share of translations that equal
-ours in float32.
+All read the same MarianMT folder and translate text to text, each with its own tokenizer: we import the folder,
+CTranslate2 converts it with its own converter, transformers loads it. Each contender is a process, and they take turns,
+so that other load on the machine affects all of them alike. Rates are sentences per second; ``same`` is the share of
+translations that equal ours in float32.
 
 Without ``--model`` the weights are random, in the sizes of OPUS-MT's models (6 + 6 layers, width 512, 58,101 entries),
-and every translation has ``--steps`` tokens. The text is Multi30k's test set of 2016 where it is found, made otherwise.
+and every translation has ``--steps`` tokens. The text is Multi30k's test set of 2016 if it is found, otherwise
+generated.
 
     python benchmarks/interop.py
     python benchmarks/interop.py --model opus-mt-de-en --beams 4 --json figures.json
@@ -14,7 +15,6 @@ and every translation has ``--steps`` tokens. The text is Multi30k's test set of
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -29,9 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import describe_machine, parser, write_figures
-
-HERE = Path(__file__).resolve().parent
+from common import describe_machine, multi30k, parser, write_figures
 
 
 class Shape(NamedTuple):
@@ -39,11 +37,11 @@ class Shape(NamedTuple):
 
     width: int
     layers: int
-    """Of the encoder, and of the decoder."""
+    """Layers of the encoder, and of the decoder."""
     heads: int
     inner: int
     entries: int
-    """Of the vocabulary; entries without a piece are unused."""
+    """Entries of the vocabulary; those without a piece are unused."""
 
 
 SIZES = {"toy": Shape(16, 1, 2, 16, 120), "opus": Shape(512, 6, 8, 2048, 58_101)}
@@ -58,17 +56,15 @@ CONTENDERS = (
     "transformers float32",
 )
 BATCH = 32
-"""Sentences of a batch of transformers, and of CTranslate2; ours takes all and forms its own."""
+"""Sentences per batch for transformers and CTranslate2; our engine gets all sentences and forms its own batches."""
 
 Translate = Callable[[list[str], int], list[str]]
 
 
 def sentences(count: int) -> list[str]:
-    """German sentences of Multi30k's test set, or made ones."""
-    path = HERE.parent.parent / "shared" / "data" / "multi30k" / "test_2016_flickr.de.gz"
-    if path.is_file():
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return file.read().split("\n")[:-1][:count]
+    """German sentences of Multi30k's test set if it is found, otherwise generated ones."""
+    if found := multi30k("test_2016_flickr", "de"):
+        return found[:count]
     draw = random.Random(1)
     words = ["Hund", "Katze", "ein", "der", "läuft", "sieht", "große", "Straße", "Frau", "Mann", "und", "über"]
     return [" ".join(draw.choice(words) for _ in range(draw.randint(5, 20))) for _ in range(count)]
@@ -77,7 +73,7 @@ def sentences(count: int) -> list[str]:
 def build(
     folder: Path, shape: Shape, lines: list[str], pieces: int = 2000, languages: tuple[str, str] = ("de", "en")
 ) -> None:
-    """A MarianMT folder with random weights, whose SentencePiece model of so many pieces is learned from the lines."""
+    """Write a MarianMT folder with random weights and a SentencePiece model with ``pieces`` pieces of the lines."""
     import sentencepiece
     from transformers import MarianConfig, MarianMTModel
 
@@ -138,7 +134,7 @@ def transformers(folder: Path, steps: int) -> Translate:
 
 
 def ctranslate2(folder: Path, kind: str, split: str, steps: int) -> Translate:
-    """Its converter's model; the threads go to workers, or all into each product."""
+    """CTranslate2, with its own converter; ``split`` says whether threads become workers or share each product."""
     import ctranslate2 as library
     from ctranslate2.converters import TransformersConverter
     from transformers import AutoTokenizer
@@ -161,7 +157,7 @@ def ctranslate2(folder: Path, kind: str, split: str, steps: int) -> Translate:
 
 
 def contend(name: str, folder: Path, count: int, steps: int) -> None:
-    """A contender: translates all lines for each beam that is read, and answers with seconds and translations."""
+    """A contender: reads beam widths, and answers each with the seconds and the translations of all lines."""
     program, precision, *split = name.split()
     if program == "multihead":
         translate = ours(folder, precision, steps)
@@ -182,14 +178,14 @@ class Process:
     """A contender's process."""
 
     def __init__(self, name: str, folder: Path, count: int, steps: int) -> None:
-        own = folder / name.replace(" ", "-")  # a folder each: CTranslate2 writes into it
+        own = folder / name.replace(" ", "-")  # its own folder, since CTranslate2 writes into it
         own.mkdir()
         for path in folder.iterdir():
             if path.is_file():
                 (own / path.name).symlink_to(path)
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         if torch.backends.cpu.get_cpu_capability() == "AVX512":
-            environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # its best, which it takes by itself on Intel only
+            environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # the fastest; it selects it only on Intel
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--contender", name, str(own), str(count), str(steps)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -197,7 +193,7 @@ class Process:
         self.read("ready")
 
     def read(self, expected: str = "") -> str:
-        """The next line; what the process wrote to standard error ends the benchmark if there is none."""
+        """The next line; if there is none, exit with what the process wrote to standard error."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line or expected not in line:
@@ -205,7 +201,7 @@ class Process:
         return line
 
     def ask(self, beam: int) -> dict[str, Any]:
-        """Translate everything."""
+        """Let the process translate all lines; returns seconds and translations."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{beam}\n")
         self.process.stdin.flush()
@@ -214,14 +210,14 @@ class Process:
 
 
 def main() -> None:
-    """Turns, and a table."""
-    arguments = parser(__doc__, 3)
-    arguments.add_argument("--model", type=Path, help="a MarianMT folder, instead of random weights")
-    arguments.add_argument("--size", choices=SIZES, default="opus", help="of random weights (opus)")
-    arguments.add_argument("--beams", type=int, nargs="+", default=[1, 4], help="1 is greedy (1 4)")
-    arguments.add_argument("--steps", type=int, default=15, help="tokens of a translation with random weights (15)")
+    """Let the contenders take turns, and print a table."""
+    arguments = parser(__doc__, rounds=3)
+    arguments.add_argument("--model", type=Path, help="a MarianMT folder instead of random weights")
+    arguments.add_argument("--size", choices=SIZES, default="opus", help="size of the model with random weights (opus)")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[1, 4], help="beam widths; 1 is greedy (1 4)")
+    arguments.add_argument("--steps", type=int, default=15, help="tokens per translation with random weights (15)")
     arguments.add_argument("--sentences", type=int, default=200)
-    arguments.add_argument("--only", default="", help="only contenders whose name holds this, and the first")
+    arguments.add_argument("--only", default="", help="only the first contender and those with this in the name")
     chosen = arguments.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -238,27 +234,25 @@ def main() -> None:
         contenders = {name: Process(name, folder, chosen.sentences, steps) for name in names}
         rows = turns(contenders, chosen)
         for one in contenders.values():
-            one.process.communicate()  # no more lines: it ends
+            one.process.communicate()  # the end of its input ends the process
     write_figures(chosen, {"size": chosen.size, "rows": rows})
 
 
 def turns(contenders: dict[str, Process], chosen: Any) -> list[dict[str, Any]]:
-    """The median rate of each with each beam."""
+    """Measure and print the median rate of each contender with each beam."""
     rows, count = [], len(sentences(chosen.sentences))
     print(f"{chosen.model or chosen.size}, {describe_machine()['threads']} threads, {count} sentences; medians of "
           f"{chosen.rounds} turns")  # fmt: skip
     print(f"{'':44}{'sent/s':>10}{'per CPU-s':>11}{'same':>8}")
     for beam in chosen.beams:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-        for one in contenders.values():
-            one.ask(beam)  # warms up
+        outputs = {name: one.ask(beam)["outputs"] for name, one in contenders.items()}  # also warms up
         for _ in range(chosen.rounds):
             for name, one in contenders.items():
                 found[name].append(one.ask(beam))
-        first = found[CONTENDERS[0]][0]["outputs"]
         for name, runs in found.items():
             wall, cpu = (statistics.median(run[key] for run in runs) for key in ("seconds", "cpu"))
-            same = sum(a == b for a, b in zip(runs[0]["outputs"], first, strict=True)) / count
+            same = sum(a == b for a, b in zip(outputs[name], outputs[CONTENDERS[0]], strict=True)) / count
             case = f"{name}, beam {beam}"
             rows.append(
                 {"case": case, "sentences_per_second": count / wall, "per_cpu_second": count / cpu, "same": same}

@@ -2,10 +2,10 @@
 
     python benchmarks/kernels.py [--threads 2] [--tokens 4096] [--rounds 15] [--tiny] [--json FILE]
 
-Each operation is timed forwards and backwards, in the types that autocast gives it, compiled and plain in turns; plain
-is what `multihead.kernels` computes with MULTIHEAD_NATIVE=0. For attention it is PyTorch's fused kernel in float32
-between two conversions, which is the faster way to use that one on a CPU. Medians are compared: with one thread of
-processor time, which other processes disturb less, with several of the clock.
+The forward and backward passes of each operation are timed in the types that autocast gives it; the compiled and the
+plain form take turns. The plain form is what `multihead.kernels` computes with MULTIHEAD_NATIVE=0; for attention it is
+PyTorch's fused kernel in float32 between two conversions, the fastest way to use that kernel on a CPU. Medians are
+compared: of CPU time with one thread, since other processes disturb it less; of wall time with several.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def training(compute: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tenso
 
 
 def attention(qkv: Tensor, heads: int, fused: bool) -> Tensor:
-    """Self-attention of packed projections, with PyTorch's kernel or ours."""
+    """Self-attention on packed projections, with PyTorch's kernel or ours."""
     query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
     if fused:
         query, key, value = query.float(), key.float(), value.float()
@@ -58,7 +58,7 @@ def attention(qkv: Tensor, heads: int, fused: bool) -> Tensor:
 
 
 def cases(size: str, tokens: int, vocabulary: int) -> dict[str, tuple[Call, Call | None]]:
-    """Operations by name, and what each is compared with if not its plain form."""
+    """Operations by name, each with the call that it is compared with (None: its plain form)."""
     width, inner, heads = SIZES[size]
     rows = max(1, tokens // 16)
 
@@ -101,7 +101,7 @@ def cases(size: str, tokens: int, vocabulary: int) -> dict[str, tuple[Call, Call
 
 
 def plainly(call: Call) -> Call:
-    """Inside, there are no compiled kernels."""
+    """The same call without compiled kernels."""
 
     def without() -> None:
         found = dict(kernels._loaded)
@@ -116,12 +116,12 @@ def plainly(call: Call) -> Call:
 
 def main() -> None:
     """Print a line per case."""
-    options = parser(__doc__, 15)
-    options.add_argument("--tokens", type=int, default=4096, help="in a batch (4,096)")
-    options.add_argument("--vocabulary", type=int, default=10_000, help="entries (10,000)")
-    options.add_argument("--tiny", action="store_true", help="only see that it runs: 64 tokens, 50 entries")
+    options = parser(__doc__, rounds=15, seconds=10)
+    options.add_argument("--tokens", type=int, default=4096, help="tokens per batch (4,096)")
+    options.add_argument("--vocabulary", type=int, default=10_000, help="entries of the vocabulary (10,000)")
+    options.add_argument("--tiny", action="store_true", help="64 tokens and 50 entries, to check that it runs")
     arguments = options.parse_args()
-    configure_malloc()  # as a training does
+    configure_malloc()  # as training does
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     tokens, vocabulary = (64, 50) if arguments.tiny else (arguments.tokens, arguments.vocabulary)

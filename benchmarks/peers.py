@@ -1,8 +1,8 @@
-"""The peers of benchmarks of training: their networks and their loop.
+"""The peers in training benchmarks: their networks and their training loop.
 
-The networks themselves are imported from PyTorch and `transformers`. Here is what they leave to their users: embeddings
-and positions of `torch.nn.Transformer`, a configuration, and the loop with Adam. Nothing here changes the settings of
-the process.
+The networks are imported from PyTorch and `transformers`. This module adds what they leave to their users: embeddings
+and positions for `torch.nn.Transformer`, a configuration, and the loop with Adam. Nothing here changes process-wide
+settings.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from multihead.training.optimizer import learning_rate
 PAD, BEGIN, END = 0, 2, 3
 SMOOTHING, CLIP = 0.1, 1.0
 Update = Callable[[Batch, int], float]
-"""One update on a batch, at a step counted from 1; returns the loss per token."""
+"""Makes one update on a batch, at a step counted from 1; returns the loss per token."""
 Logits = Callable[[Batch], Tensor]
 """What a network predicts at each position of a batch: [batch, target, vocabulary]."""
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with tied embedding and positions, which it leaves to its users."""
+    """`torch.nn.Transformer`, with the tied embedding and the positions that it leaves to its users."""
 
     def __init__(self, sizes: dict[str, Any]) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def adam(model: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
 
 
 def common_loop(model: nn.Module, logits: Logits, optimizer: torch.optim.Optimizer, settings: TrainingConfig) -> Update:
-    """A peer in the loop that its users write: AdamW, label smoothing, clipping, autocast for bfloat16."""
+    """The training loop that users of a peer write: AdamW, label smoothing, clipping, autocast for bfloat16."""
     model.train()
 
     def update(batch: Batch, step: int) -> float:

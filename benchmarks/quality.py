@@ -1,9 +1,9 @@
-"""BLEU for a given time: ``train --best``, and a single training of the same time.
+"""BLEU after a given training time: ``train --best``, or a single training of the same time.
 
-Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages). Then it scores each use of the
-models that the run names (the student, ensembles, a reverse model that chooses), the forward models and the small one,
-on the validation set and on the test set, which no choice depends on. Interrupted, the same command goes on; a finished
-run is only scored.
+Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages). Then it scores each use that
+the run offers (the student, ensembles, choosing by a reverse model), the forward models and the small one, on the
+validation set and on the test set, which no choice depends on. If it is interrupted, the same command continues; a
+finished run is only scored.
 
     python benchmarks/quality.py --output runs/de-en
     python benchmarks/quality.py --output runs/en-de --source en --target de
@@ -24,22 +24,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, multihead, parser, write_figures
+from common import MULTI30K, describe_machine, multihead, parser, write_figures
 from sacrebleu.metrics import BLEU, CHRF
 
 from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import split
 
 Texts = dict[str, list[list[str]]]
-"""The lines of source and target of each set."""
-DATA = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
+"""The source lines and target lines of each set."""
 
 
 def main() -> None:
-    """Train, score, print a row for each model."""
-    made = parser(__doc__, rounds=1)
+    """Train, score, and print a row for each model."""
+    made = parser(__doc__)
     made.add_argument("--output", type=Path, default=Path("run"), help="the run folder (run)")
-    made.add_argument("--budget", default="60m", help="time of the training (60m)")
+    made.add_argument("--budget", default="60m", help="training time (60m)")
     made.add_argument("--plain", action="store_true", help="a single training instead of --best")
     made.add_argument(
         "--more", nargs="*", default=[], help="further flags of `multihead train`, without dashes: updates=9"
@@ -51,10 +50,10 @@ def measure_text(
     made: ArgumentParser, use_toy: Callable[[Namespace, Path], None], measure: Callable[[Namespace], None]
 ) -> None:
     """Measure with the text that the command line names, or with a toy text in a temporary folder."""
-    made.add_argument("--data", type=Path, default=DATA, help=f"folder of the text ({DATA})")
+    made.add_argument("--data", type=Path, default=MULTI30K, help=f"folder of the text ({MULTI30K})")
     made.add_argument("--source", default="de", help="source language (de)")
     made.add_argument("--target", default="en", help="target language (en)")
-    made.add_argument("--toy", action="store_true", help="a few generated sentences and updates, to try the program")
+    made.add_argument("--toy", action="store_true", help="a few generated sentences and updates, to test the program")
     arguments = made.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -85,7 +84,7 @@ def measure(arguments: Namespace) -> None:
     print(describe_machine())
     seconds = train(arguments)
     found = systems(arguments.output)
-    if arguments.toy:  # a process each
+    if arguments.toy:  # each system takes a process
         found = {name: words for name, words in found.items() if not name.startswith(("forward", "small"))}
     texts = {
         part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
@@ -101,7 +100,7 @@ def measure(arguments: Namespace) -> None:
 
 
 def train(arguments: Namespace) -> float | None:
-    """Run ``multihead train``; returns the seconds of all starts, None if a run that went on does not tell them."""
+    """Run ``multihead train``; returns the seconds of all starts, or None if a resumed run does not record them."""
     words = ["train", "--output", arguments.output, *([] if arguments.plain else ["--best"])]
     for side in ("source", "target"):
         words += [f"--{side}", text_of(side, "train", arguments), f"--valid-{side}", text_of(side, "val", arguments)]
@@ -117,7 +116,7 @@ def train(arguments: Namespace) -> float | None:
 
 
 def spent(run: Path) -> float | None:
-    """The seconds of all starts, as a run in stages or with a budget notes them."""
+    """The seconds of all starts, which a run in stages or with a budget records; None for other runs."""
     for journal in (run / "stages.jsonl", run / "plan.jsonl"):
         if journal.exists():
             return max(json.loads(line)["spent"] for line in journal.read_text(encoding="utf-8").splitlines())
@@ -135,7 +134,7 @@ def find(folder: Path, name: str, language: str) -> Path:
 
 
 def systems(run: Path) -> dict[str, list[str]]:
-    """What to score: a name, and the words of `multihead translate`, the run folder first."""
+    """The systems to score: names, and the arguments of `multihead translate`, the run folder first."""
     if not (run / "uses.json").exists():
         return {"single training": [str(run)]}
     uses = json.loads((run / "uses.json").read_text(encoding="utf-8"))["uses"]
@@ -144,7 +143,7 @@ def systems(run: Path) -> dict[str, list[str]]:
 
 
 def score(name: str, words: list[str], texts: Texts, arguments: Namespace) -> dict[str, Any]:
-    """BLEU, lower-cased BLEU and chrF of both sets, translated by the command that a user gives."""
+    """BLEU, lower-cased BLEU and chrF of both sets, translated with `multihead translate` as users run it."""
     threads = ["--threads", str(arguments.threads)] if arguments.threads else []
     started = time.monotonic()
     ended = subprocess.run(
@@ -163,7 +162,7 @@ def score(name: str, words: list[str], texts: Texts, arguments: Namespace) -> di
 
 
 def text_of(side: str, name: str, arguments: Namespace) -> str:
-    """The file of a side of a set."""
+    """The file of one side of a set."""
     return str(find(arguments.data, name, getattr(arguments, side)))
 
 

@@ -2,11 +2,11 @@
 
     python benchmarks/recurrent.py [--threads 1] [--precision float32|bfloat16] [--tiny] [--json FILE]
 
-The floor is bidirectional layers over the source and layers over the target, of the same cell (`torch.nn.LSTM` or
-`torch.nn.GRU`) and number, with the same embeddings, output projection and loss, and no attention. A step is the loss
-and its gradients, without the optimizer. Contenders take turns, and the least times are compared: other programs
-disturb them least. That they compute what their equations say is for
-`tests/models/recurrent/test_recurrent_equations.py`.
+The floor is a network without attention: bidirectional layers over the source and layers over the target, with the same
+cell (`torch.nn.LSTM` or `torch.nn.GRU`), number of layers, embeddings, output projection and loss. A step is the loss
+and its gradients, without the optimizer. Contenders take turns. Minimum times are compared, since other programs
+disturb them least. `tests/models/recurrent/test_recurrent_equations.py` tests that the networks compute their
+equations.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def floor_of(changes: dict[str, Any]) -> str:
 
 
 class Floor(nn.Module):
-    """Recurrent layers per side, connected by a sum only."""
+    """Recurrent layers on each side; the decoder sees the source only through one added state."""
 
     def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], layers: int, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Floor(nn.Module):
 
 
 def batch(rows: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sources of up to a fifth less than the length; targets of the length."""
+    """Sources that are up to a fifth shorter than ``length``, and targets of exactly that length."""
     generator = torch.Generator().manual_seed(0)
     source, given, wanted = (torch.randint(3, vocabulary, (rows, length), generator=generator) for _ in range(3))
     lengths = torch.randint(max(1, length - length // 5), length + 1, (rows,), generator=generator)
@@ -79,7 +79,7 @@ def batch(rows: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor, Tens
 
 
 def step(model: Any, inputs: tuple[Tensor, ...], low: bool) -> Callable[[], object]:
-    """The loss of a batch and its gradients."""
+    """A function that computes the loss of a batch and its gradients."""
 
     def once() -> None:
         model.zero_grad(set_to_none=True)
@@ -92,9 +92,9 @@ def step(model: Any, inputs: tuple[Tensor, ...], low: bool) -> Callable[[], obje
 
 def main() -> None:
     """Measure and print."""
-    accepted = parser(__doc__, 5)
+    accepted = parser(__doc__, rounds=5, seconds=10)
     accepted.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    accepted.add_argument("--tiny", action="store_true", help="sizes that say nothing")
+    accepted.add_argument("--tiny", action="store_true", help="tiny sizes, to check that it runs")
     arguments = accepted.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

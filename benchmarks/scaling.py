@@ -1,15 +1,15 @@
-"""What several processes cost: time of sums, memory a process, and a prediction for many GPUs.
+"""Cost of training on several processes: time of sums, memory per process, and a prediction for many GPUs.
 
     python benchmarks/scaling.py [--processes 2 4] [--megabytes 0.01 1 16] [--rounds 20] [--json FILE]
 
-Measured here: gloo's sum of gradients between processes of this machine, to which latency a and bandwidth b of a ring
-are fitted by least squares of relative errors,
+Measured: the time that gloo takes to sum gradients over processes of this machine. The latency a and bandwidth b of a
+ring are fitted to it by least squares of relative errors,
 
     t(N, B) = 2 (N - 1) a  +  2 (N - 1) / N * B / b
 
-Computed, not measured: the bytes of weights, gradients, optimizer state and average that a process of a network of a
-billion parameters keeps, from the shapes of the network on the device ``meta``; and the time of its updates on 8 to 512
-GPUs by the same formula, with the figures of `GPU` and `NETWORKS`, which are assumptions.
+Computed, not measured: the bytes of weights, gradients, optimizer state and average that each process keeps for a
+network of a billion parameters, from the shapes of the network on the device ``meta``; and the time of an update on 8
+to 512 GPUs by the same formula, with the assumptions in `GPU` and `NETWORKS`.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ BILLION = {"source_vocab": 64_000, "target_vocab": 64_000, "width": 1536, "heads
 
 @dataclass(frozen=True)
 class Gpu:
-    """Assumed of each GPU."""
+    """Assumptions about a GPU."""
 
     flops: float = 400e12
-    """Operations a second that training reaches in bfloat16: 40% of the peak of an H100."""
+    """Operations per second that training reaches in bfloat16: 40% of the peak of an H100."""
     tokens: int = 16_384
-    """Tokens an update."""
+    """Tokens per update."""
     inside: float = 300e9
-    """Bytes a second between the GPUs of a machine."""
+    """Bytes per second between the GPUs of a machine."""
     each: int = 8
-    """GPUs a machine."""
+    """GPUs per machine."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Assumed between machines."""
+    """Assumptions about the network between machines."""
 
     name: str
     bandwidth: float
-    """Bytes a second and machine."""
+    """Bytes per second and machine."""
     latency: float
-    """Seconds a step of a ring."""
+    """Seconds per step of a ring."""
 
 
 GPU = Gpu()
@@ -63,12 +63,12 @@ NETWORKS = (Network("Ethernet, 25 Gbit/s", 3.1e9, 20e-6), Network("InfiniBand, 8
 
 
 def ring(count: int, size: float, latency: float, bandwidth: float) -> float:
-    """Seconds of a sum of ``size`` bytes over ``count`` processes in a ring."""
+    """Seconds to sum ``size`` bytes over ``count`` processes in a ring."""
     return 2 * (count - 1) * latency + 2 * (count - 1) / count * size / bandwidth
 
 
 def all_reduce(gpus: int, size: float, network: Network) -> float:
-    """Seconds of a sum over GPUs: within a machine, or bound by the network between the machines."""
+    """Seconds to sum ``size`` bytes over GPUs of one machine, or of several machines and their network."""
     if gpus <= GPU.each:
         return ring(gpus, size, 3e-6, GPU.inside)
     machines = math.ceil(gpus / GPU.each)
@@ -79,8 +79,8 @@ def all_reduce(gpus: int, size: float, network: Network) -> float:
 def update(way: str, gpus: int, parameters: int, network: Network) -> tuple[float, float]:
     """Seconds of an update, and of its computation alone.
 
-    Gradients and weights take 4 bytes. Gathering or scattering is half of a sum. DDP hides the sum behind the backward
-    pass, two thirds of the computation, but for its last bucket of 25 MB; FSDP2 hides gathering, too.
+    A gradient or weight takes 4 bytes. Gathering or scattering takes half the time of a sum. DDP hides the sum behind
+    the backward pass (two thirds of the computation), except for its last bucket of 25 MB; FSDP2 also hides gathering.
     """
     computing = 6 * parameters * GPU.tokens / GPU.flops
     forward, backward = computing / 3, 2 * computing / 3
@@ -94,12 +94,12 @@ def update(way: str, gpus: int, parameters: int, network: Network) -> tuple[floa
 
 
 def kept(network: torch.nn.Module, count: int, copies: int) -> tuple[int, int]:
-    """Bytes that the first of ``count`` processes keeps, and that it gathers at most at a time.
+    """The bytes that the first of ``count`` processes keeps, and the maximum that it gathers at a time.
 
     Args:
-        network: on any device.
-        count: number of processes; rows are divided as by `torch.chunk`.
-        copies: tensors as large as a parameter: weight, gradient, optimizer state, average.
+        network: the network, on any device.
+        count: number of processes; rows are divided as `torch.chunk` does.
+        copies: number of tensors per parameter: weight, gradient, optimizer state, average.
     """
     own = sum(4 * -(-len(p) // count) * (p.numel() // len(p)) for p in network.parameters())
     from multihead.training.sharded import layers_of
@@ -126,7 +126,7 @@ def memory(counts: list[int], layers: int = 14) -> list[dict[str, Any]]:
 
 
 def worker(rank: int, size: int, port: int, sizes: list[float], rounds: int) -> None:
-    """One of the processes: the first prints the least seconds of each size, in which nothing else disturbed it."""
+    """One of the processes; the first prints the minimum seconds for each size, the least disturbed measurement."""
     import torch.distributed as dist
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -147,7 +147,7 @@ def worker(rank: int, size: int, port: int, sizes: list[float], rounds: int) -> 
 
 
 def measure(size: int, flags: Namespace) -> list[float]:
-    """The least seconds of a sum over ``size`` processes of this machine, for each number of bytes."""
+    """The minimum seconds of a sum over ``size`` processes of this machine, for each number of bytes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -163,22 +163,21 @@ def measure(size: int, flags: Namespace) -> list[float]:
 
 
 def fit(times: dict[tuple[int, float], float]) -> tuple[float, float]:
-    """Latency a and bandwidth b of `ring`, with the least sum of squared relative errors."""
+    """The latency a and bandwidth b of `ring` that minimize the sum of squared relative errors."""
     rows = [(2 * (n - 1) / t, 2 * (n - 1) / n * size / t) for (n, size), t in times.items()]
     (latency, inverse), *_ = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)
     return float(latency), 1 / float(inverse)
 
 
 def main() -> None:
-    flags = parser(__doc__, 20)
-    flags.add_argument("--processes", type=int, nargs="+", default=[2, 4], help="how many are measured (2 4)")
-    flags.add_argument("--megabytes", type=float, nargs="+", default=[0.01, 1.0, 16.0], help="sizes of the sums")
-    flags.add_argument("--worker", type=int, nargs=3, help="internal: rank, number and port of a process")
+    flags = parser(__doc__, rounds=20, threads=None)
+    flags.add_argument("--processes", type=int, nargs="+", default=[2, 4], help="numbers of processes to measure (2 4)")
+    flags.add_argument("--megabytes", type=float, nargs="+", default=[0.01, 1.0, 16.0], help="sizes summed (0.01 1 16)")
+    flags.add_argument("--worker", type=int, nargs=3, help="internal: rank, number of processes, port")
     given = flags.parse_args()
     if given.worker:
         worker(*given.worker, given.megabytes, given.rounds)
         return
-    torch.set_num_threads(given.threads or torch.get_num_threads())
     times = {
         (size, 1e6 * megabytes): seconds
         for size in given.processes
@@ -193,11 +192,11 @@ def main() -> None:
             {"case": f"{size} processes, {bytes_ / 1e6:g} MB", "ms": 1000 * seconds, "fitted_ms": 1000 * fitted}
         )
         print(f"  {rows[-1]['case']}: {1000 * seconds:.2f} ms, fitted {1000 * fitted:.2f} ms")
-    print("bytes of weights, gradients, Adam's state and average a process (computed):")
+    print("bytes per process for weights, gradients, Adam's state and average (computed):")
     for row in memory([1, 2, 4, 8, 64, 512]):
         rows.append(row)
-        print(f"  {row['case']}: {row['own_gb']:.2f} GB, and gathered at a time {row['gathered_gb']:.2f} GB")
-    print(f"updates of 1 billion parameters, {GPU.tokens:,} tokens a GPU (predicted): ms, and share that computes")
+        print(f"  {row['case']}: {row['own_gb']:.2f} GB, and {row['gathered_gb']:.2f} GB gathered at a time")
+    print(f"updates of 1 billion parameters, {GPU.tokens:,} tokens per GPU (predicted): ms, and share of computation")
     for network in NETWORKS:
         for gpus in (8, 16, 32, 64, 128, 256, 512):
             row = {"case": f"{network.name}, {gpus} GPUs"}

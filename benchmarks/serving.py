@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, parser, write_figures
+from common import describe_machine, multi30k, parser, write_figures
 
-from decoding import text
 from multihead import Translator
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
@@ -47,8 +46,8 @@ def sentences(count: int) -> list[str]:
     """Sentences of Multi30k if it is found, otherwise random ones."""
     draw = random.Random(1)
     made = ["".join(draw.choices("aeinrst", k=draw.randint(2, 7))) for _ in range(400)]
-    found = text("de") or [" ".join(draw.choices(made, k=draw.randint(4, 20))) for _ in range(1000)]
-    return found[:count]
+    random_ones = [" ".join(draw.choices(made, k=draw.randint(4, 20))) for _ in range(1000)]
+    return (multi30k("test_2016_flickr", "de") or random_ones)[:count]
 
 
 def write_model(folder: Path, size: str, steps: int) -> None:
@@ -63,7 +62,7 @@ def write_model(folder: Path, size: str, steps: int) -> None:
 
 
 class Served:
-    """A server and its clients."""
+    """A server and its clients; both are stopped at the end of the ``with`` block, also after an error."""
 
     def __init__(self, model: Path, texts: list[str], threads: int, beam: int, queue: int, precision: str) -> None:
         words = [sys.executable, "-m", "multihead", "serve", str(model), "--port", "0", "--threads", str(threads)]
@@ -72,9 +71,9 @@ class Served:
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, cwd=HERE)
         assert self.process.stderr is not None
         listening, self.loaded = self.process.stderr.readline(), self.process.stderr.readline()
-        self.port = int(listening.rstrip("/\n").rpartition(":")[2])
         if not self.loaded.startswith("serving model 1"):
-            raise SystemExit(f"the server did not begin: {self.loaded}{self.process.stderr.read()}")
+            raise SystemExit(f"the server did not start: {listening}{self.loaded}{self.process.stderr.read()}")
+        self.port = int(listening.rstrip("/\n").rpartition(":")[2])
         file = model / "texts.json"
         file.write_text(json.dumps(texts), encoding="utf-8")
         clients = subprocess.Popen(
@@ -84,7 +83,18 @@ class Served:
         self.clients = Contender("clients", "", True, clients)
         assert clients.stdout is not None
         if not clients.stdout.readline():
-            raise SystemExit("the clients did not begin")
+            self.process.kill()
+            raise SystemExit("the clients did not start")
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.clients.process.communicate()  # the end of their input ends them
+        self.process.terminate()
+        self.process.communicate()
+        if self.process.returncode and error is None:
+            raise SystemExit(f"the server ended with status {self.process.returncode}")
 
     def do(self, what: str, **wish: Any) -> dict[str, Any]:
         """Results of the clients, with the processor time and memory of the server."""
@@ -108,14 +118,6 @@ class Served:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
-
-    def end(self) -> None:
-        """Stop the server and check its exit status."""
-        self.clients.process.communicate()
-        self.process.terminate()
-        self.process.communicate()
-        if self.process.returncode:
-            raise SystemExit(f"the server ended with status {self.process.returncode}")
 
 
 def _left(figures: dict[str, float]) -> float:
@@ -155,7 +157,7 @@ def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model:
 
 
 def fuzz(served: Served, size: str, requests: int, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of invalid requests: memory rises until every cache is full; growth is that of the last round."""
+    """Rounds of invalid requests. Memory rises until every cache is full, so only the last round counts as growth."""
     turns = [served.do("fuzz", requests=requests, clients=16, seed=seed) for seed in range(rounds, 0, -1)]
     levels = ", ".join(f"{turn['memory'] / 2**20:,.0f}" for turn in turns)
     print(f"{size}: {levels} MiB of memory after each {requests:,} requests, three in four bad")
@@ -189,7 +191,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def verdict(rows: list[dict[str, Any]], model: str) -> None:
-    """Print the ratios of docs/serving.md."""
+    """Print the ratios that docs/serving.md quotes."""
     found = {row["case"].removeprefix(f"{model}: "): row for row in rows if row["case"].startswith(f"{model}: ")}
     if "one client" not in found:
         return
@@ -198,7 +200,10 @@ def verdict(rows: list[dict[str, Any]], model: str) -> None:
     gain = (many["done"] / many["seconds"]) / (one["done"] / one["seconds"])
     alone, together = (found[f"the library, {how}"] for how in ("one by one", "all at once"))
     most = (together["done"] / together["seconds"]) / (alone["done"] / alone["seconds"])
-    print(f"{model}: {CLIENTS} clients get {gain:.1f} times what one gets; without a server it is {most:.1f} times")
+    print(
+        f"{model}: {CLIENTS} clients get {gain:.1f} times the throughput of one; without a server, all at once is "
+        f"{most:.1f} times as fast as one by one"
+    )
     if half["p99"] and over["p99"]:
         refused = over["statuses"].get("429", 0) / over["asked"]
         told = f"Retry-After {over['retry_after']}"
@@ -210,16 +215,16 @@ def verdict(rows: list[dict[str, Any]], model: str) -> None:
 
 def main() -> None:
     """Run the phases for each model."""
-    arguments = parser(__doc__, 1)
+    arguments = parser(__doc__, seconds=10)
     arguments.add_argument("--sizes", choices=SIZES, nargs="+", default=["tiny", "base"], help="models (tiny base)")
-    arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="under load; 1 is greedy (5 1)")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="beams under load; 1 is greedy (5 1)")
     arguments.add_argument("--phases", choices=["load", "fuzz", "kill"], nargs="+", default=["load", "fuzz", "kill"])
-    arguments.add_argument("--precision", default="float32", help="of products: float32, bfloat16, int8 (float32)")
-    arguments.add_argument("--steps", type=int, default=15, help="symbols of a translation (15)")
-    arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"maximum in flight under load ({CLIENTS})")
+    arguments.add_argument("--precision", default="float32", help="float32, bfloat16 or int8 products (float32)")
+    arguments.add_argument("--steps", type=int, default=15, help="symbols per translation (15)")
+    arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"maximum requests in flight ({CLIENTS})")
     arguments.add_argument("--requests", type=int, default=10_000, help="requests, three in four invalid (10000)")
     arguments.add_argument("--kills", type=int, default=40, help="how many times 50 clients are killed (40)")
-    arguments.add_argument("--quick", action="store_true", help="tiny sizes, for tests")
+    arguments.add_argument("--quick", action="store_true", help="tiny sizes, to check that it runs")
     chosen = arguments.parse_args()
     if chosen.quick:
         chosen.sizes, chosen.beams, chosen.seconds, chosen.requests, chosen.kills = ["toy"], [2], 0.2, 100, 1
@@ -230,14 +235,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows += measure(chosen, size, Path(folder) / "model")
     how = f"{describe_machine()['threads']} threads, {chosen.precision}, {chosen.steps} symbols"
-    print(f"{how}, {chosen.queue} requests in hand at most under load")
+    print(f"{how}, at most {chosen.queue} requests in flight under load")
     show(rows)
     for size in chosen.sizes:
         for beam in chosen.beams:
             verdict(rows, f"{size}, beam {beam}")
     write_figures(chosen, {"rows": rows})
     if faults := [row["case"] for row in rows if _faulty(row)]:
-        raise SystemExit(f"answers were lost or crossed, or something stayed in the server: {faults}")
+        raise SystemExit(f"responses were lost or mixed up, or requests were left in the server: {faults}")
 
 
 def _faulty(row: dict[str, Any]) -> bool:
@@ -251,15 +256,13 @@ def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
     write_model(folder, size, chosen.steps)
     texts, threads, rows = sentences(8 if chosen.quick else 64), torch.get_num_threads(), []
     for beam in chosen.beams if "load" in chosen.phases else ():
-        served = Served(folder, texts, threads, beam, chosen.queue, chosen.precision)
-        rows += load(served, f"{size}, beam {beam}", chosen.seconds)
-        served.end()
+        with Served(folder, texts, threads, beam, chosen.queue, chosen.precision) as served:
+            rows += load(served, f"{size}, beam {beam}", chosen.seconds)
         rows += library(folder, texts, chosen, beam, f"{size}, beam {beam}")
     if {"fuzz", "kill"} & set(chosen.phases):
-        served = Served(folder, texts, threads, 5, 128, chosen.precision)
-        rows += fuzz(served, size, chosen.requests, 2 if chosen.quick else 6) if "fuzz" in chosen.phases else []
-        rows += kill(served, size, chosen.kills) if "kill" in chosen.phases else []
-        served.end()
+        with Served(folder, texts, threads, 5, 128, chosen.precision) as served:
+            rows += fuzz(served, size, chosen.requests, 2 if chosen.quick else 6) if "fuzz" in chosen.phases else []
+            rows += kill(served, size, chosen.kills) if "kill" in chosen.phases else []
     return rows
 
 

@@ -6,7 +6,7 @@
     {"do": "kill", "clients": 50, "rounds": 20}       clients that disconnect, with good ones beside them
 
 A latency is measured from the time a request was due, not from the time it was sent. The expected translations of good
-requests are requested first, one by one.
+requests are requested one by one before any load.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Responses:
     """Seconds of successful requests."""
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
-    """Good requests whose translation differs from that of the text alone."""
+    """Number of good requests whose translation differs from that of the text alone."""
     after: list[int] = field(default_factory=list)
     """Values of Retry-After."""
 
@@ -96,8 +96,8 @@ class Load:
     """Clients of one server.
 
     Args:
-        port: of the server.
-        texts: of good requests.
+        port: the port of the server.
+        texts: the texts of good requests.
     """
 
     def __init__(self, port: int, texts: list[str]) -> None:
@@ -199,7 +199,7 @@ class Load:
         return {**summary, "bad": dict(bad.statuses), "malformed": bad.wrong}
 
     async def kill(self, clients: int, rounds: int, seed: int = 1) -> dict[str, Any]:
-        """Clients that request much and disconnect at random times, beside four that stay."""
+        """Clients that send large requests and disconnect at random times, beside four that stay."""
         draw, found, began, killed, over = random.Random(seed), Responses(), time.perf_counter(), 0, False
 
         async def victim(patience: float, path: str) -> None:
@@ -233,7 +233,7 @@ def _body(text: str) -> bytes:
 def _is_documented(kind: str, status: int, headers: dict[str, str], body: bytes) -> bool:
     """Whether a response has the documented form; status 500 is never accepted.
 
-    A form is a request to the routes of LibreTranslate, whose errors are a message alone.
+    A form goes to the routes of LibreTranslate, whose errors consist of a message only.
     """
     if status == 200:
         return headers["content-type"].startswith(("application/json", "text/event-stream"))
@@ -278,7 +278,7 @@ def fuzzed(draw: random.Random) -> tuple[str, str, bytes]:
     body = json.dumps(content if draw.random() < 0.9 else draw.choice(_VALUES), allow_nan=True).encode()
     kind = "application/json"
     match draw.randrange(10):
-        case 0:  # cut
+        case 0:  # truncated
             body = body[: draw.randrange(len(body) + 1)]
         case 1:  # bytes changed
             body = bytes(byte if draw.random() < 0.9 else draw.randrange(256) for byte in body)

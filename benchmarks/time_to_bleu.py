@@ -2,13 +2,13 @@
 
 Both train on Multi30k (or any folder with train and val in two languages) with the same subwords, sizes of the network,
 batch tokens and threads, one after the other. Both are scored in the same way: greedy translations of all validation
-lines, cased sacreBLEU. Seconds are those of training: **validations are excluded on both sides** and reported. Ours
-count from the start of the command, with what it measures and saves; the peer's from its first update. A level is
-reached at the first validation with that BLEU; there is no interpolation.
+lines, cased sacreBLEU. Seconds are training time: **validations are excluded on both sides** and reported separately.
+Our time starts with the command and includes its measurements and saving; the peer's starts with its first update. A
+level is reached at the first validation with that BLEU; there is no interpolation.
 
-Interrupted, the same command goes on. curves.jsonl in the output folder holds a line per validation: name, seconds,
-updates, loss, bleu, and the seconds of all validations so far (validating). Our checkpoints stay in the folder: some
-2.5 GB for a run of 10 minutes.
+If the benchmark is interrupted, the same command continues it. curves.jsonl in the output folder has a line per
+validation: name, seconds, updates, loss, bleu, and the seconds of all validations so far (validating). Our checkpoints
+stay in the folder: some 2.5 GB for a run of 10 minutes.
 
     python benchmarks/time_to_bleu.py --output runs/time
     python benchmarks/time_to_bleu.py --output runs/time --only multihead --budget 5m
@@ -51,21 +51,21 @@ Curves = dict[str, list[Point]]
 
 def main() -> None:
     """Train both and print the table."""
-    made = parser(__doc__, rounds=1)
-    made.add_argument("--output", type=Path, default=Path("time-to-bleu"), help="folder of everything (time-to-bleu)")
-    made.add_argument("--vocab-size", type=int, help="subwords of both (what `multihead prepare` chooses)")
+    made = parser(__doc__)
+    made.add_argument("--output", type=Path, default=Path("time-to-bleu"), help="folder for all output (time-to-bleu)")
+    made.add_argument("--vocab-size", type=int, help="number of subwords (chosen by `multihead prepare`)")
     made.add_argument("--preset", default="small", help="sizes of both networks (small)")
-    made.add_argument("--only", choices=[OURS, NAME, "table"], help="train only this one, or none")
-    made.add_argument("--budget", default="10m", help="time of `multihead train` (10m)")
+    made.add_argument("--only", choices=[OURS, NAME, "table"], help="train only this one; table: train none")
+    made.add_argument("--budget", default="10m", help="training time of `multihead train` (10m)")
     made.add_argument("--recipe", choices=RECIPES, default="multi30k", help="how the peer is trained (multi30k)")
-    made.add_argument("--peer-time", default="3h", help="time of the peer, at most (3h)")
+    made.add_argument("--peer-time", default="3h", help="maximum training time of the peer (3h)")
     made.add_argument("--every", type=float, default=60.0, help="seconds between the peer's validations (60)")
-    made.add_argument("--levels", type=float, nargs="+", default=[30, 35, 38, 40], help="of BLEU (30 35 38 40)")
+    made.add_argument("--levels", type=float, nargs="+", default=[30, 35, 38, 40], help="levels of BLEU (30 35 38 40)")
     measure_text(made, use_toy, measure)
 
 
 def use_toy(arguments: Namespace, folder: Path) -> None:
-    """Train on generated numbers, in ``folder``, for a moment; only the first level can be reached."""
+    """Train on generated numbers, in ``folder``, for a second; only the first level can be reached."""
     write_toy(folder)
     arguments.data, arguments.output, arguments.vocab_size = folder, folder / "out", 400
     arguments.budget, arguments.peer_time, arguments.every = "1s", "0.4s", 0.1
@@ -73,7 +73,7 @@ def use_toy(arguments: Namespace, folder: Path) -> None:
 
 
 def measure(arguments: Namespace) -> None:
-    """Train what is wanted, and print the table of all that was measured in this folder."""
+    """Train the requested ones, and print the table of everything measured in this folder."""
     print(describe_machine())
     text = prepared_text(arguments)
     sizes = {name: value for name, value in preset(arguments.preset, "transformer").items() if isinstance(value, int)}
@@ -96,7 +96,7 @@ def measure(arguments: Namespace) -> None:
 
 
 def prepared_text(arguments: Namespace) -> PreparedText:
-    """The text in the subwords of both, prepared by the first call."""
+    """The text in the subwords that both use; the first call prepares it."""
     files = {
         f"{part}{side}": find(arguments.data, name, getattr(arguments, side))
         for part, name in (("", "train"), ("valid_", "val"))
@@ -109,7 +109,7 @@ def prepared_text(arguments: Namespace) -> PreparedText:
 
 
 def run_folder(arguments: Namespace) -> Path:
-    """The run of ours."""
+    """The folder of our run."""
     folder: Path = arguments.output / f"multihead-{arguments.budget}"
     return folder
 
@@ -133,7 +133,7 @@ def train_ours(arguments: Namespace, sizes: dict[str, int]) -> None:
 
 
 def our_points(arguments: Namespace, name: str, text: PreparedText) -> list[Point]:
-    """The points of our run as far as it has come, from its logs and checkpoints."""
+    """The points of our run so far, from its logs and checkpoints."""
     run = run_folder(arguments)
     if not (run / "best").is_dir():
         return []
@@ -167,7 +167,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def train_peer(arguments: Namespace, text: PreparedText, sizes: dict[str, int], file: Path) -> None:
-    """Train the peer, in this process, with the settings of PyTorch; each point is kept at once."""
+    """Train the peer in this process, with PyTorch's defaults; each point is written at once."""
     state = arguments.output / f"{NAME}-{arguments.recipe}.pt"
     run = PeerRun(text, sizes, arguments.recipe, _BATCH_TOKENS, state)
     for name, points in read(file).items():
@@ -208,11 +208,11 @@ def store(file: Path, name: str, points: Sequence[Point]) -> None:
 
 
 def ratio(ours: Sequence[Point], peers: Sequence[Sequence[Point]], level: float) -> tuple[float, bool] | None:
-    """How many times as long as ours the quickest peer takes to this BLEU.
+    """The time that the quickest peer takes to this BLEU, divided by ours.
 
     Returns:
-        The ratio and whether it is exact: if no peer reaches the level, it is a lower bound, from the shortest time
-        that a peer was trained for. None if ours does not reach the level, or there is nothing to compare with.
+        The ratio and whether it is exact. If no peer reaches the level, the ratio is a lower bound: the shortest
+        training time of a peer divided by ours. None if ours does not reach the level or there is no peer.
     """
     own, times = reached(ours, level), [reached(curve, level) for curve in peers]
     found = [time for time in times if time is not None]
@@ -245,8 +245,8 @@ def table(curves: Curves, levels: Sequence[float]) -> list[dict[str, Any]]:
             print(f"{'  quickest peer / this':<34}" + "".join(f"{_show(one):>16}" for one in row["ratios"]))
     for row in rows:
         print(
-            f"{row['case']}: {row['updates']} updates in {row['trained']:.0f} s; its validations, not counted: "
-            f"{row['validating']:.0f} s"
+            f"{row['case']}: {row['updates']} updates in {row['trained']:.0f} s, without {row['validating']:.0f} s of "
+            "validations"
         )
     return rows
 

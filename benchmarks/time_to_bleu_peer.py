@@ -1,11 +1,11 @@
-"""The peer of `time_to_bleu.py`: trained as its users do, validated in between.
+"""The peer of `time_to_bleu.py`: trained as its users train it, with validations in between.
 
 The network is `transformers`' MarianMT, the fastest peer of `training.py` in float32; the loop is that of `peers.py`.
-Its users publish recipes for small corpora (`RECIPES`), and take the mean of the last checkpoints as their model; both
-the last weights and the mean are scored. It translates with its own ``generate``, greedily.
+The recipes for small corpora (`RECIPES`) are published ones. Users of such recipes average the last checkpoints, so
+both the last weights and the average are scored. The peer translates greedily with its own ``generate``.
 
-The clock runs while batches are made and updates are computed, and stands still in validations and while the state is
-saved. Importing and building the network is not counted. A run that was stopped goes on from its last validation.
+The clock runs while batches are made and updates are computed. It stops for validations and while the state is saved.
+Importing and building the network is not counted. A run that was stopped resumes from its last validation.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ the validation set, ``bleu`` of its greedy translations, and ``validating``: sec
 
 NAME = "MarianMT"
 _MEAN_OF = 10
-"""The model of the peer's users is the mean of so many checkpoints; here, of validations."""
+"""Users of the peer average this many checkpoints; here, the weights at this many validations are averaged."""
 _SPACING = 30
-"""Validations are at least this part of the training time apart, so that few are made in a long run."""
+"""Validations are at least 1/30 of the training time so far apart, so that a long run has few of them."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a peer's users train a small Transformer; always with Adam (0.9, 0.98) and label smoothing 0.1."""
+    """A published way to train a small Transformer, always with Adam (0.9, 0.98) and label smoothing 0.1."""
 
     schedule: str
     learning_rate: float
-    """The peak for ``width``; another width D gets it times sqrt(width / D), as in Noam's formula."""
+    """The peak for ``width``; for another width D it is multiplied by sqrt(width / D), as in Noam's formula."""
     width: int
     warmup: int
     updates: int
-    """Where it ends."""
+    """The last update."""
     weight_decay: float = 0.0
     dropout: float = 0.3
 
@@ -76,7 +76,7 @@ RECIPES = {
     "linear": Recipe("linear", 2.5e-3, 128, 300, 2400),
 }
 """multi30k: Wu et al. (2021), for this corpus, with half of their tokens per update. iwslt14: fairseq's example for
-small corpora. linear: the schedule of `training.py`, short and falling to 0, which ours has, too."""
+small corpora. linear: the schedule of `training.py`, short and falling to 0, which ours also uses."""
 
 
 class PeerRun:
@@ -84,7 +84,7 @@ class PeerRun:
 
     Args:
         text: the prepared text.
-        sizes: of the network.
+        sizes: the sizes of the network.
         recipe: one of `RECIPES`.
         batch_tokens: padded tokens per side in a batch.
         file: where the state is kept.
@@ -113,12 +113,12 @@ class PeerRun:
         self._batches = self._validation_batches()
 
     def train(self, limit: float, every: float, record: Callable[[list[Point]], bool]) -> None:
-        """Train until ``limit`` seconds, the end of the recipe, or until ``record`` says that it is enough.
+        """Train until ``limit`` seconds, the end of the recipe, or until ``record`` returns True.
 
         Args:
-            limit: seconds of training, those of former starts included.
-            every: seconds between validations; longer in a long run.
-            record: called with the points of each validation.
+            limit: seconds of training, including those of earlier starts.
+            every: seconds between validations; more in a long run.
+            record: called with the points of each validation; returns whether to stop.
         """
         enough = False
         while not enough and self.seconds < limit and self.step < self.settings.updates:
@@ -132,7 +132,7 @@ class PeerRun:
             self._save()
 
     def _validate(self) -> list[Point]:
-        """The points of the last weights and of the mean of the last ones."""
+        """The points of the current weights and of the mean of the most recent ones."""
         started = time.perf_counter()
         parameters = dict(self.model.named_parameters())
         weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
@@ -170,7 +170,7 @@ class PeerRun:
 
     def _translate(self, batch: Batch) -> list[str]:
         """Greedy translations by the peer's own search."""
-        longest = min(3 * batch.source.shape[1] + 20, 500)  # as long as ours may become; it has 512 positions
+        longest = min(3 * batch.source.shape[1] + 20, 500)  # our limit; the network has 512 positions
         found = self.model.generate(
             input_ids=batch.source,
             attention_mask=source_mask(batch),
@@ -184,7 +184,7 @@ class PeerRun:
         return self.text.target_tokenizer.decode_batch([row[:end] for row, end in zip(rows, ends, strict=True)])
 
     def _save(self) -> None:
-        """Replace the state on the disk."""
+        """Replace the state on disk."""
         state = {
             "what": self._what,
             "progress": (self.step, self.seconds, self.validating),
@@ -199,10 +199,10 @@ class PeerRun:
         draft.replace(self.file)
 
     def _restore(self) -> tuple[int, int]:
-        """Go on from the state on the disk; returns the position in the text."""
+        """Resume from the state on disk; returns the position in the text."""
         state = torch.load(self.file, weights_only=True)
         if state["what"] != self._what:
-            raise SystemExit(f"{self.file}: from other text, sizes or another recipe; choose a new --output")
+            raise SystemExit(f"{self.file}: was made with other text, sizes or recipe; choose a new --output")
         self.step, self.seconds, self.validating = state["progress"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,22 +1,21 @@
 """Training speed: ours, transformers' MarianMT and torch.nn.Transformer.
 
-Same sizes, same batches (Multi30k where it is found, made lengths otherwise), a process for each contender, which take
-turns of some updates, so that whatever else the machine does meets all of them. Peers run as their users run them
-(float32, PyTorch's defaults) and once more with bfloat16 autocast and the allocator settings of our commands, where the
-processor multiplies bfloat16 in hardware; elsewhere such contenders take minutes an update and need `--emulated`.
-MULTIHEAD_PEERS names a folder into which `transformers` was installed; without it that contender is left out.
+All contenders have the same sizes and batches (of Multi30k if it is found, otherwise random). Each is a process, and
+they take turns of a few updates, so that other load on the machine affects all of them alike. Peers run as their users
+run them (float32, PyTorch's defaults). If the processor has bfloat16 instructions, they also run with bfloat16 autocast
+and the allocator settings of our commands; on other processors such contenders take minutes per update and need
+`--emulated`. MULTIHEAD_PEERS names a folder where `transformers` is installed; without it, that peer is left out.
 
-An update of nothing but products at their peak would be 1/p times as fast as a peer that runs at the share p of it. No
-contender in the same precision can be faster, so this bound is printed below the table.
+If a peer runs at a share p of the peak of matrix products, an update of nothing but products at the peak would be 1/p
+times as fast. No contender in the same precision can be faster, so this bound is printed below the table.
 
     python benchmarks/training.py --size tiny
-    python benchmarks/training.py --size base --turns 5 --updates 2
-    python benchmarks/training.py --size tiny --losses 300      loss after the same updates, ours against float32
+    python benchmarks/training.py --size base --rounds 5 --updates 2
+    python benchmarks/training.py --size tiny --losses 300      compares our losses in bfloat16 and float32
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, importable, parser, write_figures
+from common import describe_machine, importable, multi30k, parser, write_figures
 
 from multihead.configuration import inspect_machine
 from multihead.data.batching import Batch, BatchStream
@@ -49,7 +48,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Contender:
-    """A process and its answers."""
+    """A process and its measurements."""
 
     name: str
     precision: str
@@ -63,11 +62,11 @@ class Contender:
     memory: float = 0.0
     peak: float = 0.0
     processor_peak: float = 0.0
-    """Operations of products a second of processor time."""
+    """Operations of matrix products per second of processor time."""
 
     @property
     def case(self) -> str:
-        """How it is shown."""
+        """Its name in the table."""
         return f"{self.name}, {self.precision}{'' if self.plain else ', allocator'}"
 
     def ask(self, line: str) -> dict[str, Any]:
@@ -90,15 +89,9 @@ class Contender:
         return found
 
 
-def lines(side: str) -> list[str] | None:
-    """One side of Multi30k's training text."""
-    path = HERE.parent.parent / "shared" / "data" / "multi30k" / f"train.{side}.gz"
-    return gzip.open(path, "rt", encoding="utf-8").read().split("\n")[:-1] if path.is_file() else None
-
-
 def batches(chosen: Namespace) -> tuple[list[Batch], int]:
     """Batches of at most this many tokens per side, and the size of the vocabulary."""
-    source, target = lines("de"), lines("en")
+    source, target = multi30k("train", "de"), multi30k("train", "en")
     if chosen.size == "toy" or source is None or target is None:
         draw = random.Random(1)
         vocab = 50 if chosen.size == "toy" else VOCAB
@@ -113,7 +106,7 @@ def batches(chosen: Namespace) -> tuple[list[Batch], int]:
 
 
 def operations(sizes: dict[str, Any], found: list[Batch]) -> float:
-    """Multiplications and additions of an average update: 3 x forward, real tokens only."""
+    """Multiplications and additions of an average update: three times the forward pass, without padding."""
     d, inner, total = sizes["width"], sizes["inner"], 0.0
     for batch in found:
         s, t = float(batch.source_lengths.sum()), float(batch.target_tokens)
@@ -155,24 +148,24 @@ def begin(chosen: Namespace, file: Path) -> list[Contender]:
         command = [sys.executable, str(HERE / "training_contender.py"), name, str(file), precision]
         process = subprocess.Popen(
             [*command, *(["--plain"] if plain else [])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
         contender = Contender(name, precision, plain, process)
         assert process.stdout is not None
         if not process.stdout.readline():
-            raise SystemExit(f"{contender.case}: did not begin")
+            raise SystemExit(f"{contender.case}: its process did not start")
         found.append(contender)
     return found
 
 
 def main() -> None:
     """Let the contenders take turns and print a table."""
-    arguments = parser(__doc__, 8)
+    arguments = parser(__doc__, rounds=8)
     arguments.add_argument("--size", choices=SIZES, default="tiny")
-    arguments.add_argument("--updates", type=int, default=4, help="updates a turn (4)")
-    arguments.add_argument("--batches", type=int, default=24, help="different batches (24)")
-    arguments.add_argument("--losses", type=int, help="only compare the losses of ours after so many updates")
-    arguments.add_argument("--emulated", action="store_true", help="bfloat16 also where the processor emulates it")
+    arguments.add_argument("--updates", type=int, default=4, help="updates per turn (4)")
+    arguments.add_argument("--batches", type=int, default=24, help="number of different batches (24)")
+    arguments.add_argument("--losses", type=int, help="only compare our losses after this many updates")
+    arguments.add_argument("--emulated", action="store_true", help="bfloat16 even if the processor emulates it")
     chosen = arguments.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
@@ -187,14 +180,14 @@ def main() -> None:
         contenders = begin(chosen, file)
         rows = compare_losses(contenders, chosen.losses) if chosen.losses else turns(contenders, chosen, sizes, some)
         for contender in contenders:
-            contender.process.communicate()  # no more lines: it ends
+            contender.process.communicate()  # the end of its input ends the process
     write_figures(chosen, {"size": chosen.size, "rows": rows})
 
 
 def turns(
     contenders: list[Contender], chosen: Namespace, sizes: dict[str, Any], some: list[Batch]
 ) -> list[dict[str, Any]]:
-    """Speed of each contender, and its ratio to the best peer as its users run it."""
+    """Measure and print the speed of each contender, and its ratio to the best peer as its users run it."""
     for contender in contenders:
         contender.run(max(2, min(chosen.updates, 4)))
         found = contender.ask(f"peak {256 if chosen.size == 'toy' else 2048}")
@@ -210,7 +203,7 @@ def turns(
     quiet_floor = max(quiet[c.case] for c in contenders if c.plain)
     needed = operations(sizes, some) / statistics.fmean(batch.target_tokens for batch in some)
     threads = describe_machine()["threads"]
-    print(f"{chosen.size}, {threads} threads: real target tokens a second, medians of {chosen.rounds} turns")
+    print(f"{chosen.size}, {threads} threads: real target tokens per second, medians of {chosen.rounds} turns")
     print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}{'processor time':>17}{'of peak':>9}")
     rows, peers_share = [], 0.0
     for contender in contenders:
@@ -227,14 +220,14 @@ def turns(
                      "memory": contender.memory, "processor_ratio": processor,
                      "processor_of_peak": worked_share, "all": contender.speeds})  # fmt: skip
     print(
-        f"by processor time the best peer runs at {peers_share:.0%} of the peak of float32, in which nothing is more "
-        f"than {1 / peers_share:.2f} times as fast"
+        f"by processor time, the best peer runs at {peers_share:.0%} of the float32 peak; at most "
+        f"{1 / peers_share:.2f} times its speed is possible in float32"
     )
     return rows
 
 
 def compare_losses(contenders: list[Contender], updates: int) -> list[dict[str, Any]]:
-    """The mean loss of the last tenth of the same updates, in each precision."""
+    """Print and return the mean loss of the last tenth of the same updates, in each precision."""
     rows, last = [], max(updates // 10, 1)
     for contender in contenders:
         contender.run(updates)

@@ -1,7 +1,7 @@
 """One contender of `training.py`: trains on request and reports the time.
 
-The allocator's settings and the threads of a process belong to it alone, so contenders that differ in them cannot share
-one. Lines on standard input: ``run N`` trains N updates on the next batches; ``peak N`` measures products of N x N
+Contenders cannot share a process, since they differ in allocator settings, which apply to a whole process. Lines on
+standard input: ``run N`` trains N updates on the next batches; ``peak N`` measures products of N x N
 matrices in this process's precision. Each is answered by a line of JSON. The peers are in `peers.py`.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from multihead.cli.process import configure_process
 
 if "--plain" not in sys.argv:
-    configure_process()  # before PyTorch is imported, as the commands do
+    configure_process()  # as our commands do, before PyTorch is imported
 
 import torch
 from peers import PAD, Update, adam, common_loop, peer
@@ -33,7 +33,7 @@ from multihead.training.step import train_step
 
 
 def multihead(sizes: dict[str, Any], settings: TrainingConfig) -> Update:
-    """Ours, as in `multihead train`, including the moving average of the weights."""
+    """Our update, as in `multihead train`, including the moving average of the weights."""
     model = Transformer(TransformerConfig(padding_id=PAD, norm="post", **sizes))
     optimizer = build_optimizer(model, settings)
     average: Average[Transformer] = Average(model, settings.average)
@@ -48,7 +48,7 @@ def multihead(sizes: dict[str, Any], settings: TrainingConfig) -> Update:
 
 
 def contender(name: str, sizes: dict[str, Any], settings: TrainingConfig) -> Update:
-    """A contender by name, with initial values from the same seed."""
+    """The contender with this name; all get initial values from the same seed."""
     torch.manual_seed(settings.seed)
     if name == "multihead":
         return multihead(sizes, settings)
@@ -57,7 +57,7 @@ def contender(name: str, sizes: dict[str, Any], settings: TrainingConfig) -> Upd
 
 
 def peak(precision: str, size: int, rounds: int = 5) -> dict[str, float]:
-    """Operations of a matrix product in this contender's precision per second, and per second of processor time."""
+    """Operations per second, and per second of processor time, of a matrix product in this precision."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     one, other = torch.randn(size, size, dtype=kind), torch.randn(size, size, dtype=kind)
     torch.mm(one, other)
@@ -69,7 +69,7 @@ def peak(precision: str, size: int, rounds: int = 5) -> dict[str, float]:
 
 
 def main() -> None:
-    """``training_contender.py NAME FILE [--plain]``: FILE has sizes, settings and batches (`training.py` writes it)."""
+    """``training_contender.py NAME FILE PRECISION [--plain]``: FILE has sizes, settings and batches."""
     name, file = sys.argv[1], Path(sys.argv[2])
     work = torch.load(file, weights_only=False)
     precision = sys.argv[3]

@@ -1,11 +1,11 @@
-"""Sentences a second of an exported web page in Chromium, against our engine on one thread.
+"""Sentences per second of an exported web page in Chromium, against our engine on one thread.
 
     python benchmarks/web.py --model run --lines test.de [--rounds 5] [--json FILE]
 
 Both translate the same lines with the same weights, rounded to int8. The browser runs the module of the exported folder
-in one worker; its time includes the tokenizer, the search, and the way to the worker and back. Without a model, one of
-the size of the preset ``tiny`` with random weights translates lines of random subwords, which says nothing about speed
-in practice. The texts of both are compared before they are timed.
+in one worker; its time includes the tokenizer, the search, and the messages to the worker and back. Without
+``--model``, a model of the size of the preset ``tiny`` with random weights translates lines of random subwords, which
+says nothing about speed in practice. The translations of both are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def random_parts() -> TranslatorParts:
 
 def main() -> None:
     """Measure and print."""
-    accepted = parser(__doc__, 5)
+    accepted = parser(__doc__, rounds=5, seconds=10, threads="1")
     accepted.add_argument("--model", type=Path, help="a model or run folder")
     accepted.add_argument("--lines", type=Path, help="source lines")
     accepted.add_argument("--count", type=int, default=1000, help="maximum number of lines (1000)")

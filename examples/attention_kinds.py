@@ -2,10 +2,10 @@
 
     python examples/attention_kinds.py [FILE]
 
-A panel has the weights of one head: a row for each query, a column for each key, and nothing above the diagonal, since
-the mask is causal. Red weights are negative. The last panel is no attention but the cache of three sequences in pages:
-a column for each position, with the number of the page that holds it. `docs/attention-kinds.md` explains the kinds and
-shows the picture.
+A panel shows the weights of one head: a row for each query, a column for each key, and nothing above the diagonal,
+since the mask is causal. Red weights are negative. The last panel does not show attention but the paged cache of three
+sequences: a column for each position, with the number of the page that holds it. `docs/attention-kinds.md` explains the
+kinds and shows the picture.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAGES = "paged cache, page of each position"
 
 
 def matrices(seed: int = 2) -> dict[str, Tensor]:
-    """The weights [query, key] of each kind, all for the same sequence; of the pages, their numbers, -1 for none."""
+    """The weights [query, key] of each kind for the same sequence; for pages, their numbers (-1: none)."""
     torch.manual_seed(seed)
     x, mask = torch.randn(1, LENGTH, WIDTH), Causal()
     query, key = 2 * x, x @ torch.randn(WIDTH, WIDTH) / WIDTH**0.5
@@ -58,7 +58,7 @@ def matrices(seed: int = 2) -> dict[str, Tensor]:
 
 
 def pages() -> Tensor:
-    """Three sequences of 3, 7 and 5 positions that grew in turns, in pages of two: [sequence, position]."""
+    """The page of each position [sequence, position]: sequences of 3, 7 and 5 positions that grew in turns."""
     pool, lengths = PagePool(10, 2, kv_heads=1, key_width=1), [3, 7, 5]
     caches = [PagedKeyValue.begin(pool, 1) for _ in lengths]
     table = torch.full((len(lengths), max(lengths)), -1.0)

@@ -209,7 +209,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--task", choices=("reverse", "copy"), default="reverse")
-    parser.add_argument("--wiring", choices=tuple(WIRINGS), default="fed", help="of recurrence and attention")
+    parser.add_argument("--wiring", choices=tuple(WIRINGS), default="fed", help="order of recurrence and attention")
     parser.add_argument("--updates", type=int, help="default: 500, with --quick 150")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--draws", type=int, default=100, help="gradient samples for a variance")
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     updates = args.updates or (150 if args.quick else 500)
     sizes = Sizes(Reordering(args.task, **small), wiring=args.wiring, updates=updates, seed=args.seed, draws=args.draws)
     task, held_out = sizes.task, sizes.task.held_out(200, sizes.seed)
-    print(f"{task}\n{updates} updates of {sizes.rows} rows; judged on {len(held_out)} sequences that are held out\n")
+    print(f"{task}\n{updates} updates of {sizes.rows} rows; evaluated on {len(held_out)} held-out sequences\n")
     print(f"{'alignment':20}{'exact sequences':>18}{'right positions':>18}{'CPU seconds':>14}", flush=True)
     trained = {}
     for name in ALIGNMENTS:

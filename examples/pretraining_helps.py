@@ -12,8 +12,8 @@ classifiers learn from the same labeled captions:
     drawn           subwords and settings of the pre-trained BERT, with randomly initialized weights
     pre-trained     the pre-trained BERT
 
-They are evaluated on captions of the validation and test sets. `docs/classification.md` shows the results. An
-interrupted run continues when the same command is run again.
+The classifiers are evaluated on captions of the validation and test sets. `docs/classification.md` shows the results.
+An interrupted run continues when the same command is run again.
 
 With `--documents`, the program instead writes documents for a hierarchical network and trains nothing. A document is a
 labeled caption among four captions without a label; no file says which of the five it is.
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for seed in range(1, args.seeds + 1):
         for name, run in train_classifiers(args, bert, pairs, seed).items():
             scores.setdefault(name, []).append(evaluate(run, test))
-    print(f"{args.labelled} labelled captions, {scores['fresh'][0].documents} to measure on, {args.seeds} seeds")
+    print(f"{args.labelled} labeled captions, {scores['fresh'][0].documents} for evaluation, {args.seeds} seeds")
     for name, results in scores.items():
         accuracies = [result.accuracy for result in results]
         each = "  ".join(f"{accuracy:.1%}" for accuracy in accuracies)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import runpy
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,24 @@ TINY = {
 """The arguments of each benchmark."""
 COSTLY = {"bridge.py", "quality.py"}
 """Those that train several models."""
+
+
+def flags(script: str) -> set[str]:
+    """The flags that a benchmark offers, as its source names them; those of `common.parser` by its arguments."""
+    text = (BENCHMARKS / script).read_text(encoding="utf-8")
+    (common,) = re.findall(r"parser\(__doc__(.*)\)$", text, re.MULTILINE)
+    found = {name for name in ("rounds", "seconds") if f"{name}=" in common}
+    found |= {"threads"} - ({"threads"} if "threads=None" in common else set())
+    return found | {name.replace("-", "_") for name in re.findall(r'add_argument\(\s*"--([\w-]+)"', text)}
+
+
+@pytest.mark.parametrize("script", TINY)
+def test_a_benchmark_uses_every_flag_that_it_offers(script: str) -> None:
+    texts = [(BENCHMARKS / name).read_text(encoding="utf-8") for name in (script, "quality.py")]
+    text = "".join(texts if "measure_text(" in texts[0] else texts[:1])  # quality.measure_text reads common flags
+    offered = flags(script)
+    assert offered
+    assert [name for name in offered if not re.search(rf'\.{name}\b|"{name}"', text)] == []
 
 
 def test_every_benchmark_is_run_here() -> None:
@@ -82,14 +104,109 @@ def test_it_runs_and_writes_its_figures(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, as importing PyTorch again takes longer than the measurement; contenders are processes."""
-    file = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", [script, *TINY[script], "--threads", "1", "--json", str(file)])
+    file = tmp_path / "new" / "figures.json"
+    threads = ["--threads", "1"] if "threads" in flags(script) else []
+    monkeypatch.setattr(sys, "argv", [script, *TINY[script], *threads, "--json", str(file)])
     runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     printed = capsys.readouterr().out
     figures = json.loads(file.read_text(encoding="utf-8"))
     assert figures["threads"] == 1
     assert figures["rows"]
     assert all(row["case"] in printed for row in figures["rows"])
+
+
+# --------------------------------------------------------------------------- processes
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_commands_of_the_bridge_get_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import bridge
+    import common
+
+    started: list[tuple[str, dict[str, str]]] = []
+
+    def run(words: list[str], env: dict[str, str], **_: object) -> None:
+        started.append((words[3], env))
+        if words[3] == "export":
+            output = Path(words[words.index("-o") + 1])
+            output.mkdir()
+            (output / "certificate.json").write_text("{}", encoding="utf-8")
+
+    monkeypatch.setattr(common.subprocess, "run", run)
+    monkeypatch.setattr(bridge, "row_of", lambda name, found: {})
+    monkeypatch.setattr(bridge, "text_of", lambda side, name, arguments: f"{name}.{side}")
+    wishes = Namespace(output=tmp_path, updates=None, count=3, threads=3)
+    for threads in (3, None):
+        wishes.threads = threads
+        run_folder = bridge.train(tmp_path / "half", tmp_path / "run", 1, 0.1, wishes)
+        bridge.compared("transformers", run_folder, wishes)
+        shutil.rmtree(tmp_path / "transformers")
+        assert [word for word, _ in started] == ["train", "export", "import"]
+        expected = os.environ["OMP_NUM_THREADS"] if threads is None else "3"
+        assert {env["OMP_NUM_THREADS"] for _, env in started} == {expected}
+        started.clear()
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_translations_are_compared_before_they_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    import decoding
+
+    printed: list[str] = []
+
+    class Fake:
+        """A contender whose translations partly equal the others', and change once it is timed."""
+
+        precision = "float32"
+
+        def __init__(self, name: str, outputs: list[str]) -> None:
+            self.name, self._outputs, self._asked = name, outputs, 0
+
+        def ask(self, line: str) -> dict[str, Any]:
+            self._asked += 1
+            if self._asked == 2:
+                printed.append(capsys.readouterr().out)
+            outputs = self._outputs if self._asked == 1 else ["?"] * 4
+            return {"seconds": 1.0, "cpu": 1.0, "outputs": outputs}
+
+    contenders = [Fake("ours", list("abcd")), Fake("theirs", list("abxd"))]
+    chosen = Namespace(beams=[1], rounds=2, single=0, times=1, model=None, size="toy")
+    rows = decoding.turns(contenders, chosen, None)
+    assert "theirs float32, beam 1: 75.0% of the translations are those of ours float32, beam 1" in printed[0]
+    assert [row["same"] for row in rows] == [1.0, 0.75]
+    assert [row["sentences_per_second"] for row in rows] == [4.0, 4.0]
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_memory_is_that_of_all_processes() -> None:
+    from corpus import Watch, memory_of
+
+    program = "x = bytearray(b'1' * 2**26); print(len(x), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{2**26}\n"
+        watch, own = Watch(os.getpid()), memory_of(os.getpid())["anonymous"]
+        watch.look()
+        assert watch.peak["anonymous"] > own + 50  # MiB
+        process.communicate("\n")
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+@pytest.mark.parametrize(("measure", "error"), [(lambda: None, SystemExit), (lambda: 1 / 0, ZeroDivisionError)])
+def test_a_server_ends_with_its_measurement(measure: Callable[[], object], error: type[BaseException]) -> None:
+    """Also if the measurement fails; its error is then reported, not the status of the server."""
+    from serving import Served
+    from training import Contender
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    served = Served.__new__(Served)
+    served.process = subprocess.Popen(["sleep", "60"])
+    served.clients = Contender("clients", "", True, subprocess.Popen(["cat"], **pipes))
+    with pytest.raises(error), served:
+        measure()
+    assert served.process.returncode is not None
+    assert served.clients.process.returncode == 0
 
 
 # --------------------------------------------------------------------------- time to BLEU
@@ -133,7 +250,7 @@ def test_curves_are_read_back_and_drawn_by_multihead_plot(tmp_path: Path) -> Non
 
 @pytest.fixture
 def peer_run(in_benchmarks: None, tmp_path: Path) -> Any:
-    """Makes a peer in its state in a file of this name."""
+    """Makes a peer with its state in a file of this name."""
     pytest.importorskip("transformers", reason="the peer is MarianMT of transformers")
     from quality import write_toy
     from time_to_bleu_peer import PeerRun

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+from multihead.kernels.linear import library_for_this_processor
+
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "count_files.py"
 
@@ -26,7 +28,9 @@ def load_tool() -> ModuleType:
 def test_everyday_calls_enter_few_files(tmp_path: Path, warm_processes: None) -> None:
     entered: dict[str, list[str]] = load_tool().measure(tmp_path)
     assert entered.keys() == LIMITS.keys()
-    too_long = {name: files for name, files in entered.items() if len(files) > LIMITS[name]}
+    own_products = library_for_this_processor() == "compiled"  # `kernels.products`, on some processors
+    limits = {**LIMITS, "train": LIMITS["train"] + own_products}
+    too_long = {name: files for name, files in entered.items() if len(files) > limits[name]}
     assert too_long == {}, {name: len(files) for name, files in too_long.items()}
     # The watch works: each call enters the file that does its work.
     assert "training/trainer.py" in entered["train"]

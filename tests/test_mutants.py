@@ -1,6 +1,6 @@
-"""The list of mutants is complete and up to date, and its tool tells killed ones from survivors.
+"""The list of mutants is complete and up to date, and the tool distinguishes killed mutants from survivors.
 
-`make mutants` runs all of them; here is a sample.
+`make mutants` runs all of them; these tests run a sample.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def load_tool() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # dataclasses look their module up
+    sys.modules["mutants"] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -63,7 +63,7 @@ def test_a_piece_that_is_not_there_once_is_an_error() -> None:
 def test_a_fault_is_found_and_a_change_without_effect_survives(tmp_path: Path) -> None:
     (fault,) = [one for one in mutants.mutants() if one.name == SAMPLE]
     copy = tmp_path / "multihead"
-    shutil.copytree(mutants.PACKAGE, copy)  # with compiled modules, which are valid but for the changed file
+    shutil.copytree(mutants.PACKAGE, copy)  # with compiled modules, which are valid except for the changed file
     tests = ["attention/test_attention_multihead.py::test_equals_pytorch"]
     text = (copy / fault.file).read_text(encoding="utf-8")
     outcome = mutants.run(fault, tests, tmp_path)
@@ -75,3 +75,36 @@ def test_a_fault_is_found_and_a_change_without_effect_survives(tmp_path: Path) -
     outcome = mutants.run(harmless, tests, tmp_path)
     assert not outcome.killed
     assert " passed" in outcome.said
+
+
+def test_mutants_whose_tests_fail_without_a_fault_are_neither_killed_nor_survivors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tests that fail for another reason, such as a missing package, would kill every mutant."""
+    sound = mutants.named_tests()["A8"]
+    faults = mutants.mutants(["A8"])
+
+    def run_tests(tests: list[str], source: Path) -> Any:
+        """Tests of A8 fail if a file is changed; all others always."""
+        changed = any(
+            (source / "multihead" / one.file).read_bytes() != (mutants.PACKAGE / one.file).read_bytes()
+            for one in faults
+        )
+        return mutants.Ended(0 if tests == sound and not changed else mutants.FAILED, 0.0, "tests/some.py::test")
+
+    monkeypatch.setattr(mutants, "run_tests", run_tests)
+    assert mutants.main(["A8", "--jobs", "1"]) == 0
+    assert f"{len(faults)} of {len(faults)} mutants are killed" in capsys.readouterr().out
+    others = len(mutants.mutants(["A3"]))
+    assert mutants.main(["A8", "A3", "--jobs", "1"]) == others
+    printed = capsys.readouterr().out
+    assert "A3 is skipped: its tests fail even without a fault (tests/some.py::test)" in printed
+    assert "tests of 1 of 2 rows pass without a fault" in printed
+    assert f"{len(faults)} of {len(faults) + others} mutants are killed" in printed
+
+
+def test_a_row_without_mutants_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also beside rows that have mutants."""
+    with pytest.raises(SystemExit):
+        mutants.main(["A8", "Z1", "Z2"])
+    assert "has no mutant of Z1, Z2" in capsys.readouterr().err

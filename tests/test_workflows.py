@@ -1,10 +1,12 @@
-"""The workflows for forks are valid, and what they run exists."""
+"""The workflows are valid, and the programs and tests that they run exist."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def commands() -> list[str]:
 
 
 def unknown(words: list[str], targets: set[str]) -> list[str]:
-    """What a command names and the repository does not have."""
+    """Names in a command that the repository does not have."""
     match words:
         case ["make", *names]:
             return [name for name in names if name not in targets]
@@ -64,7 +66,7 @@ def test_what_it_runs_exists() -> None:
     named = [shlex.split(command) for command in commands()]
     assert len(named) >= 6
     assert [unknown(words, targets) for words in named if unknown(words, targets)] == []
-    # The check can fail.
+    # A wrong command fails the check.
     assert unknown(["make", "tests"], targets) == ["tests"]
     assert unknown(["python", "-m", "pytest", "tests/nowhere"], targets) == ["tests/nowhere"]
     assert unknown(["python", "-m", "pip", "install", "-c", "x.txt", "-e", ".[none]"], targets) == ["none", "x.txt"]
@@ -95,3 +97,62 @@ def test_it_runs_on_every_system_and_python_that_the_package_names() -> None:
     lowest = [place for place in MATRIX["include"] if place["versions"] == "lowest"]
     assert [place["os"] for place in lowest] == MATRIX["os"]
     assert {place["python"] for place in lowest} == {MATRIX["python"][0]}
+
+
+def test_every_workflow_that_installs_pytorch_can_use_an_index_of_smaller_builds() -> None:
+    assert {name for name, workflow in WORKFLOWS.items() if "PIP_EXTRA_INDEX_URL" not in workflow["env"]} == set()
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path) -> Path:
+    """A folder with all programs of a machine: a Python without ensurepip, and an apt-get that installs make.
+
+    The last two record their calls in a file ``calls``.
+    """
+    programs, link = tmp_path / "bin", shutil.which("ln")
+    programs.mkdir()
+    for name in ("bash", "dirname", "env", "id"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    note = f'echo "${{0##*/}} $*" >> "{tmp_path}/calls"'
+    for path, line in {
+        programs / "python3": "exit 1",
+        programs / "sudo": 'exec "$@"',
+        programs / "apt-get": f'{note}\n[ "$1" = update ] || {link} -s "{tmp_path}/make" "{programs}/make"',
+        tmp_path / "make": note,
+    }.items():
+        path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8", newline="\n")
+        path.chmod(0o755)
+    return programs
+
+
+def ci(programs: Path, *goals: str) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run` with only these programs on the path."""
+    command = [str(ROOT / ".ci" / "run"), *goals]
+    return subprocess.run(command, env={"PATH": str(programs)}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("goals", "packages", "made"),
+    [
+        (["site"], "make python3-venv", ["site"]),
+        (["wheel"], "make python3-venv g++", ["wheel"]),
+        ([], "make python3-venv g++ chromium chromium-driver", ["test", "test-lowest-short"]),
+    ],
+)
+def test_what_a_machine_lacks_is_installed_first(
+    goals: list[str], packages: str, made: list[str], bare_machine: Path, tmp_path: Path
+) -> None:
+    ended = ci(bare_machine, *goals)
+    assert ended.returncode == 0, ended.stderr
+    update, install, *rest = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert update.startswith("apt-get update")
+    assert install.endswith(f" --no-install-recommends {packages}")
+    assert rest == [f"make {goal}" for goal in made]
+
+
+def test_what_cannot_be_installed_is_named(bare_machine: Path) -> None:
+    (bare_machine / "apt-get").unlink()
+    ended = ci(bare_machine, "site")
+    assert ended.returncode == 1
+    assert "make python3-venv" in ended.stderr
+    assert ended.stderr.count("\n") == 1

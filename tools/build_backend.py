@@ -1,14 +1,14 @@
-"""Builds the package: with compiled libraries on request, else as setuptools does.
+"""Builds the package as setuptools does, and on request with compiled libraries.
 
-pip and build call this module (PEP 517). ``pip install .`` and ``pip install -e .`` need no compiler: they give what
-setuptools gives. With the setting ``native=true``, which `make wheel` passes, a wheel also holds the compiled libraries
-of every level of instructions that the compiler knows (`multihead.kernels.native.levels`). They are loaded with
-ctypes, so that one wheel serves every version of Python; its tag is that of the platform.
+pip and build call this module (PEP 517). ``pip install .`` and ``pip install -e .`` need no compiler: they build what
+setuptools builds. With the setting ``native=true``, which `make wheel` passes, a wheel also contains the compiled
+libraries for every instruction-set level that the compiler supports (`multihead.kernels.native.levels`). They are
+loaded with ctypes, so one wheel per platform serves every version of Python.
 
     python -m build -C native=true
 
-Nothing but setuptools is needed, and g++ (or what CXX names) for the libraries. A cross-compiler makes the wheel of
-another architecture; as everywhere in Python, _PYTHON_HOST_PLATFORM names the platform:
+The build needs only setuptools, and g++ (or the compiler in CXX) for the libraries. A cross-compiler builds a wheel for
+another architecture; as in other Python builds, _PYTHON_HOST_PLATFORM names the platform:
 
     CXX=aarch64-linux-gnu-g++ _PYTHON_HOST_PLATFORM=linux-aarch64 python -m build --wheel -C native=true
 """
@@ -43,12 +43,12 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "multihead"
 
 
 def build_wheel(folder: str, settings: dict[str, Any] | None = None, metadata: str | None = None) -> str:
-    """Build a wheel; its name.
+    """Build a wheel; returns its file name.
 
     Args:
         folder: where to write it.
-        settings: ``{"native": "true"}`` for one with compiled libraries.
-        metadata: what ``prepare_metadata_for_build_wheel`` has made.
+        settings: ``{"native": "true"}`` for a wheel with compiled libraries.
+        metadata: the folder that ``prepare_metadata_for_build_wheel`` made.
     """
     settings = dict(settings or {})
     native = settings.pop("native", "false")
@@ -73,7 +73,7 @@ def levels_module() -> ModuleType:
 
 
 def compile_all(folder: Path) -> dict[str, Path]:
-    """Compile each library for each level: the files, by their paths in a wheel."""
+    """Compile each library for each level; returns the files by their paths in a wheel."""
     levels = levels_module()
     compiler = levels.compiler()
     if compiler is None:
@@ -102,7 +102,7 @@ def compile_all(folder: Path) -> dict[str, Path]:
 
 
 def with_libraries(pure: Path, libraries: dict[str, Path], folder: Path) -> Path:
-    """A copy of a wheel with these files, and with the tag of this platform."""
+    """A copy of a wheel with these files added, tagged for this platform."""
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     name, version = pure.name.split("-")[:2]
     about = f"{name}-{version}.dist-info"
@@ -115,7 +115,7 @@ def with_libraries(pure: Path, libraries: dict[str, Path], folder: Path) -> Path
         changed = {f"{about}/WHEEL": described.encode()}
         changed |= {path: file.read_bytes() for path, file in libraries.items()}
         records = [record for record in records if record.split(",")[0] not in changed]
-        records[-1:-1] = [record_of(path, content) for path, content in changed.items()]  # the last is RECORD itself
+        records[-1:-1] = [record_of(path, content) for path, content in changed.items()]  # the last is RECORD's own
         changed[f"{about}/RECORD"] = ("\n".join(records) + "\n").encode()
         for entry in old.infolist():
             if entry.filename not in changed:
@@ -129,6 +129,6 @@ def with_libraries(pure: Path, libraries: dict[str, Path], folder: Path) -> Path
 
 
 def record_of(path: str, content: bytes) -> str:
-    """The line of a file in RECORD."""
+    """The line in RECORD that describes a file."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     return f"{path},sha256={digest},{len(content)}"

@@ -1,9 +1,9 @@
 """Compile the search to WebAssembly: ``decoding.wasm`` of the web export.
 
-``make wasm`` runs this after a change of ``src/multihead/engine/native/``. The compiler is Zig's C++ (``pip install
+Run ``make wasm`` after a change in ``src/multihead/engine/native/``. The compiler is Zig's C++ (``pip install
 ziglang``, pinned in constraints.txt); the same version gives the same bytes everywhere. The module ends with a section
-``sources`` that names the compiler and the SHA-256 of every source file, so that a test sees a module that is older
-than its sources without compiling anything.
+``sources`` that names the compiler and the SHA-256 of every source file, so that a test can detect an outdated module
+without compiling anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCES = (
 )
 
 FEATURES = "generic+simd128+nontrapping_fptoint+bulk_memory+sign_ext"
-"""What all browsers have since 2023."""
+"""Features that all browsers have supported since 2023."""
 
 FLAGS = (
     "-target", "wasm32-wasi", "-mexec-model=reactor", f"-mcpu={FEATURES}", "-std=c++17", "-O3", "-g0", "-s",
@@ -51,13 +51,13 @@ def version_of(compiler: list[str]) -> str:
 
 
 def describe(compiler: str) -> dict[str, str]:
-    """What the section ``sources`` says: the compiler's version, the flags, the SHA-256 of each source file."""
+    """The content of the section ``sources``: the compiler's version, the flags, the SHA-256 of each source file."""
     files = {name: hashlib.sha256((NATIVE / name).read_bytes()).hexdigest() for name in SOURCES}
     return {"compiler": f"zig {compiler}", "flags": " ".join(FLAGS), **files}
 
 
 def build(compiler: list[str]) -> bytes:
-    """The module."""
+    """Compile the module; returns its bytes."""
     with tempfile.TemporaryDirectory() as folder:
         for name in SOURCES:
             shutil.copyfile(NATIVE / name, Path(folder, name))
@@ -80,22 +80,22 @@ def number(value: int) -> bytes:
 
 
 def recorded(module: bytes) -> dict[str, str]:
-    """The section ``sources`` of a module, which is its last one."""
+    """The section ``sources`` of a module, its last section."""
     content: dict[str, str] = json.loads(module[module.rindex(b"\x07sources") + 8 :])
     return content
 
 
 def main() -> None:
-    """Build the module, or only check that it is the one of these sources."""
+    """Build the module, or check that the existing one is up to date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="compare with the module instead of replacing it")
     check = parser.parse_args().check
     compiler = find_compiler()
     if compiler is None:
-        sys.exit("there is no Zig: pip install -c constraints.txt ziglang")
+        sys.exit("Zig is not installed: pip install -c constraints.txt ziglang")
     made = build(compiler)
     if check and made != MODULE.read_bytes():
-        sys.exit(f"{MODULE} is not what these sources give: make wasm")
+        sys.exit(f"{MODULE} is out of date: run make wasm")
     if not check:
         MODULE.write_bytes(made)
     print(f"{MODULE}: {len(made):,} bytes, zig {version_of(compiler)}")

@@ -1,16 +1,16 @@
 """Counts the files of the package that three everyday calls enter.
 
-    train        ten updates of a prepared corpus, by `multihead train`
+    train        ten updates on a prepared corpus, by `multihead train`
     translate    one line, by `multihead translate`
     attention    one call of `MultiHeadAttention`
 
 A file is entered when one of its functions runs; code that runs on import does not count. Run it as
-``.venv/bin/python tools/count_files.py``; ``--list`` names the files. `tests/test_main_path.py` holds the counts to
-their limits.
+``.venv/bin/python tools/count_files.py``; ``--list`` names the files. `tests/test_main_path.py` limits the counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def entered(program: str, *arguments: object, given: str = "") -> list[str]:
     Args:
         program: one of the programs above.
         arguments: arguments of the command.
-        given: standard input.
+        given: the standard input.
     """
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder) / "files"
@@ -104,10 +104,13 @@ def measure(folder: Path) -> dict[str, list[str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="also name the files")
+    listing = parser.parse_args().list
     with tempfile.TemporaryDirectory() as folder:
         for name, files in measure(Path(folder)).items():
             print(f"{name:<10} {len(files):3}")
-            if "--list" in sys.argv:
+            if listing:
                 print("".join(f"    {file}\n" for file in files), end="")
 
 

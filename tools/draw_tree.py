@@ -7,6 +7,7 @@ exit status is 1 if the page is out of date.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
@@ -56,13 +57,16 @@ def draw(package: Path) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    check = parser.parse_args().check
     text = PAGE.read_text(encoding="utf-8")
     block = draw(ROOT / "src" / "multihead")
     drawn, count = BLOCK.subn(lambda _: block, text)
     if count != 1:
         sys.exit(f"{PAGE.name}: expected '<!-- tree: begin -->' and '<!-- tree: end -->' once, found {count}")
-    if "--check" not in sys.argv:
-        PAGE.write_text(drawn, encoding="utf-8")
+    if not check:
+        PAGE.write_text(drawn, encoding="utf-8", newline="\n")
     elif drawn != text:
         sys.exit(f"{PAGE.name}: the tree is out of date; run `make tree`")
 

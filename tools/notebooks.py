@@ -1,7 +1,7 @@
 """Tutorials as notebooks: a page of docs/tutorials becomes the cells of one.
 
-jupytext divides a page into cells. What a page shows below a block is the block's output, so it leaves the text; links
-become absolute, since a notebook is read elsewhere.
+jupytext divides a page into cells. A text block below a code block is the output of that code, so it moves from the
+text to the cell's outputs. Links become absolute, since a notebook is read outside the repository.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def notebook_of(page: Path, repository: str) -> Any:
             cells.append(cell)
     made.cells = cells
     made.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    for number, cell in enumerate(cells):  # equal pages make equal notebooks
+    for number, cell in enumerate(cells):  # fixed ids, so that equal pages give equal notebooks
         cell["id"] = f"cell-{number}"
     return made
 
 
 def _absolute(link: str, page: Path, repository: str) -> str:
-    """The address of a relative link: pictures as they are, pages as the repository shows them."""
+    """The absolute address of a relative link: the raw file of a picture, the rendered page of any other file."""
     path = posixpath.normpath(posixpath.join(page.parent.relative_to(ROOT).as_posix(), link))
     return f"{repository}/{'raw' if path.endswith('.png') else 'blob'}/main/{path}"

@@ -1,12 +1,12 @@
 # ruff: noqa: E501
-"""Runs every command of the README on made inputs and records all that comes out, so that two versions can be compared.
+"""Runs commands on generated inputs and records all outputs, so that two versions can be compared.
 
     python tools/record_outputs.py record FOLDER --multihead .venv/bin/multihead
     python tools/record_outputs.py compare FOLDER OTHER
 
-``record`` writes status, standard output and standard error of each command into ``FOLDER/recorded``, together with the
-SHA-256 of every file that the commands leave. Sizes are small and one thread computes, so that equal versions give equal
-bytes. ``compare`` names what differs and exits with 1 if anything does. Durations and speeds are replaced by ``TIME``;
+``record`` writes status, standard output and standard error of each command into ``FOLDER/recorded.json``, together with the
+SHA-256 of every file that the commands write. Sizes are small and one thread computes, so that equal versions give equal
+bytes. ``compare`` prints the differences and exits with 1 if there are any. Durations and speeds are replaced by ``TIME``;
 standard error is compared only with ``--errors``.
 """
 
@@ -21,7 +21,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +37,7 @@ SMALL = (
     "--warmup 20 --average 0.9 --dropout 0 --smoothing 0 --updates 250 --validate-every 125 --log-every 50 --threads 1 "
     "--precision float32 --seed 3"
 )
-"""A network that learns the made language in seconds."""
+"""A network that learns the generated language in seconds."""
 
 COMMANDS = f"""
 train --source train.de --target train.en --valid-source val.de --valid-target val.en --output run --vocab-size 320 {SMALL}
@@ -135,7 +134,7 @@ VARYING = ("timing.jsonl", "log.txt", "lock", ".so")
 
 
 def write_inputs(folder: Path) -> None:
-    """The same small corpus each time: rows of German number words with their English translations."""
+    """Write a small corpus, the same each time: German number words with their English translations."""
     draw = random.Random(7)
 
     def rows(count: int) -> list[list[str]]:
@@ -179,7 +178,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def digest(path: Path, folder: Path) -> str:
-    """The hash of a file, without the name of the folder in which everything ran."""
+    """The hash of a file, with the name of the working folder removed."""
     return hashlib.sha256(path.read_bytes().replace(str(folder).encode(), b"FOLDER")).hexdigest()[:16]
 
 
@@ -203,13 +202,11 @@ def run(multihead: str, command: str, folder: Path) -> dict[str, object]:
 
 
 def serve(multihead: str, folder: Path) -> list[dict[str, object]]:
-    """A few requests to `multihead serve`: what is answered, and the description of the interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Send a few requests to `multihead serve`; returns its responses and its interface description."""
     process = subprocess.Popen(
-        [multihead, "serve", "run", "--port", str(port), "--threads", "1"], cwd=folder, stderr=subprocess.DEVNULL
+        [multihead, "serve", "run", "--port", "0", "--threads", "1"], cwd=folder, stderr=subprocess.PIPE, text=True
     )
+    assert process.stderr is not None
     requests: list[tuple[str, dict[str, object] | None]] = [
         ("/translate", {"text": ["eins zwei", "", "drei vier."], "n_best": 2, "alternatives": 2, "alignment": True}),
         ("/translate", {"text": "acht neun", "beam": 1, "guard": "mark"}),
@@ -220,17 +217,19 @@ def serve(multihead: str, folder: Path) -> list[dict[str, object]]:
     ]
     found = []
     try:
+        matches = (re.search(r"listening at (http://\S+)/", line) for line in process.stderr)
+        address = next((match[1] for match in matches if match), None)
+        if address is None:
+            raise SystemExit("multihead serve ended before it was listening")
         for _ in range(200):
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5)
+                urllib.request.urlopen(f"{address}/ready", timeout=5)
                 break
             except OSError:
                 time.sleep(0.1)
         for path, body in requests:
             data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
-            )
+            request = urllib.request.Request(f"{address}{path}", data, {"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=20) as answer:
                     status, text = answer.status, answer.read().decode()
@@ -241,11 +240,12 @@ def serve(multihead: str, folder: Path) -> list[dict[str, object]]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
+        process.stderr.close()
     return found
 
 
 def record(folder: Path, multihead: str) -> None:
-    """Runs everything in a new folder."""
+    """Run everything in a new folder."""
     folder.mkdir(parents=True)
     write_inputs(folder)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -262,12 +262,16 @@ def record(folder: Path, multihead: str) -> None:
         elif path.is_file() and path.name == "log.txt":
             files[str(path.relative_to(folder))] = without_times(path.read_text(encoding="utf-8"))
     content = {"commands": recorded, "files": files}
-    (folder / "recorded.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / "recorded.json").write_text(
+        json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8", newline="\n"
+    )
 
 
 def compare(folder: Path, other: Path, errors: bool) -> int:
-    """Names what differs; the number of differences."""
+    """Print the differences; returns their number."""
     one, two = (json.loads((place / "recorded.json").read_text(encoding="utf-8")) for place in (folder, other))
+    if [mine["command"] for mine in one["commands"]] != [its["command"] for its in two["commands"]]:
+        sys.exit(f"{folder} and {other} have different commands: record both with the same tools/record_outputs.py")
     differing = 0
     for mine, its in zip(one["commands"], two["commands"], strict=True):
         for what in ("status", "out", *(("err",) if errors else ())):

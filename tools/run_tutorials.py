@@ -1,10 +1,11 @@
-"""Runs the tutorials as notebooks, and writes what they print and draw into docs/tutorials.
+"""Runs the tutorials as notebooks, and writes their outputs and pictures into docs/tutorials.
 
     .venv/bin/python tools/run_tutorials.py
     .venv/bin/python tools/run_tutorials.py dot-product
 
-Each page runs in a kernel and a folder of its own. The output of a block becomes the block below it, in the Chinese
-page, too; pictures are copied into docs/tutorials/images. It needs the extra `site`; `make tutorials` installs it.
+Each page runs in its own kernel and folder. The output of a code block is written as the block below it, also in the
+Chinese page; pictures are copied into docs/tutorials/images. The program needs the extra `site`, which `make tutorials`
+installs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BLOCK = re.compile(r"(^```python\n.*?^```$)(\n\n```text\n.*?^```$)?", re.DOTALL 
 
 
 def outputs_of(page: Path, folder: Path) -> list[str]:
-    """Run a page in a folder; the output of each block."""
+    """Run a page in a folder; returns the output of each block."""
     notebook = notebook_of(page, "")
     nbclient.NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(folder)}}).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -41,10 +42,10 @@ def with_outputs(text: str, outputs: list[str]) -> str:
 
 
 def main() -> None:
-    """Run the tutorials that are named, or all."""
+    """Run the named tutorials, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     pages = {path.stem: path for path in sorted(FOLDER.glob("*.md")) if "." not in path.stem and path.stem != "index"}
-    parser.add_argument("names", nargs="*", help=", ".join(pages))
+    parser.add_argument("names", nargs="*", choices=pages, help="tutorials to run (all)")
     for name in parser.parse_args().names or pages:
         with tempfile.TemporaryDirectory() as folder:
             outputs = outputs_of(pages[name], Path(folder))
@@ -53,7 +54,8 @@ def main() -> None:
                 shutil.copyfile(picture, FOLDER / "images" / picture.name)
         for page in (pages[name], FOLDER / f"{name}.zh-CN.md"):
             if page.exists():
-                page.write_text(with_outputs(page.read_text(encoding="utf-8"), outputs), encoding="utf-8")
+                text = with_outputs(page.read_text(encoding="utf-8"), outputs)
+                page.write_text(text, encoding="utf-8", newline="\n")
         print(f"{name}: {sum(map(bool, outputs))} outputs", flush=True)
 
 

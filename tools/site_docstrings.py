@@ -1,7 +1,7 @@
-"""Docstrings for the site: what is written for Python's help becomes Markdown.
+"""Docstrings for the site: converts the docstrings that Python's help shows to Markdown.
 
-An extension of griffe (mkdocs.yml). Equations (``.. math::``), blocks of code (``::``) and roles such as
-``:func:`name` `` become Markdown; a name leads to its place in the reference if it has one.
+An extension of griffe (mkdocs.yml). Equations (``.. math::``), code blocks (``::``) and roles such as ``:func:`name` ``
+become Markdown; a name becomes a link to its place in the reference if it has one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CODE = re.compile(r"::$(?=\n[ \t]*\n( +)\S)", re.MULTILINE)
 
 
 def to_markdown(text: str) -> str:
-    """A docstring in Markdown."""
+    """A docstring converted to Markdown."""
     text = MATH.sub(_equation, text)
     text = ROLE.sub(_reference, text)
     return CODE.sub(":", text)

@@ -1,7 +1,7 @@
-"""Hooks of the site's build: pages of the root, notebooks, links that leave docs/, and equations.
+"""Hooks of the site's build: documents of the root, notebooks, links that leave docs/, and equations.
 
-MkDocs calls the functions (mkdocs.yml). Each tutorial gets its notebook beside it. Equations become MathML while the
-site is built, so that a page needs no script and no other host to show them.
+MkDocs calls these functions (mkdocs.yml). The notebook of each tutorial is placed beside it. The build converts
+equations to MathML, so that a page needs no script and no other host to show them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PROJECT = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
 }
-"""Documents of the root, and the pages of docs/ whose place they take on the site."""
+"""Documents of the root, and the pages of docs/ that they replace on the site."""
 
 LINK = re.compile(r"(\]\()([^)\s#]*)([^)\s]*\))")
 FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = re.compile(r"^(English \| \[中文\]\([^)]*\)|\[English\]\([^)]*\) \| 中文)\n", re.MULTILINE)
-"""The line with which a page leads to its other language; the site has a menu for it."""
+"""The line of a page that links to its other language; the site has a menu instead."""
 
 NOTEBOOK = {False: "Download this page as a notebook", True: "下载本页的 notebook"}
 """The link to a tutorial's notebook, in English and in Chinese."""
@@ -42,7 +42,7 @@ EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 @event_priority(-200)
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the notebooks, after the languages have been told apart."""
+    """Add the notebooks; this runs after the plugin has assigned each page its language."""
     for tutorial in sorted(FOLDER.glob("*.md")):
         if not tutorial.name.startswith("index."):
             text = nbformat.writes(notebook_of(tutorial, config.repo_url or ""))
@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Lead links out of docs/ to the repository; the line with the languages becomes that of the notebook, if any."""
+    """Point links that leave docs/ to the repository; replace the language line by the notebook's link, if any."""
     source = page.file.src_uri
     origin = next((name for name, uri in PROJECT.items() if uri == source), f"docs/{source}")
     if source in PROJECT.values():
@@ -84,7 +84,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Draw the equations."""
+    """Convert the equations to MathML."""
     return EQUATION.sub(_drawn, content)
 
 

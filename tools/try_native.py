@@ -1,10 +1,10 @@
-"""Runs compiled code on random shapes, and lets its allocations fail.
+"""Runs compiled code on random shapes, and makes its allocations fail.
 
-Each configuration is drawn from its number, and its result is compared with the plain form (kernels), or with the same
-search on another number of threads (engine). ``--sanitize`` compiles both libraries with the address and the
-undefined-behavior sanitizer and checked containers, and counts what they allocate: in every second configuration the
-n-th allocation fails, alone or with all that follow. Compiled code must then report it, and must have released
-everything in the end. A report of a sanitizer ends the program with a status other than 0.
+Each configuration is drawn with its number as the seed. Its result is compared with the plain form (kernels) or with
+the same search on another number of threads (engine). ``--sanitize`` compiles both libraries with the address
+sanitizer, the undefined-behavior sanitizer and checked containers, and counts their allocations. In every second
+configuration the n-th allocation fails, alone or with all that follow. Compiled code must then report the failure and
+release everything. A report of a sanitizer ends the program with a status other than 0.
 
     python tools/try_native.py --count 200
     python tools/try_native.py --count 10000 --sanitize
@@ -98,14 +98,14 @@ extern "C" long living_allocations() { return living; }
 #define aligned_alloc(alignment, bytes) allocated(aligned, bytes)
 #define free released
 """
-"""Put before a library's source: its allocations are counted, and can fail."""
+"""Inserted before a library's source: counts its allocations and can make them fail."""
 
 
 class Draw(random.Random):
-    """What a configuration is drawn from."""
+    """The random numbers of a configuration."""
 
     def size(self, most: int) -> int:
-        """Often small, sometimes 0 or around a multiple of 16."""
+        """A random size: often small, sometimes 0 or near a multiple of 16."""
         around = 16 * self.randint(0, most // 16) + self.randint(-1, 1)
         return self.choice([0, 1, 2, 3, self.randint(0, most), min(max(around, 0), most)])
 
@@ -126,7 +126,7 @@ Case = Callable[[], Results]
 
 
 def gradients(outputs: list[Tensor], inputs: list[Tensor]) -> Results:
-    """The outputs, and the gradients of a sum that weighs all their elements differently."""
+    """The outputs, and the gradients of a sum that weights each of their elements differently."""
     total = sum((o.float() * torch.linspace(-1, 1, o.numel()).view(o.shape)).sum() for o in outputs)
     assert isinstance(total, Tensor)
     return [*outputs, *torch.autograd.grad(total, inputs, allow_unused=True)]
@@ -215,7 +215,7 @@ def attention_case(draw: Draw) -> Case:
         lengths = [draw.size(20) for _ in range(batch)]
         others = lengths if causal else [draw.size(20) for _ in range(batch)]
         batch, queries, keys = 1, sum(lengths) + draw.some(3), sum(others) + draw.some(3)
-        keys = queries if causal else keys  # elsewhere a causal mask aligns the ends of the rows
+        keys = queries if causal else keys  # with other lengths, a causal mask aligns the ends of rows
         mask: Any = EndToEnd(torch.tensor(lengths), queries, torch.tensor(others), keys)
     else:
         keys = queries if causal else keys
@@ -251,7 +251,7 @@ KERNEL_CASES = (dropout_case, packed_dropout_case, norm_case, activation_case, l
 
 
 def compare(case: Case, name: str) -> None:
-    """With and without compiled kernels the results are equal up to rounding."""
+    """Check that the results with and without compiled kernels are equal up to rounding."""
     before = native._loaded["kernels"]
     found = case()
     native._loaded["kernels"] = native.Native(None, "plain kernels")
@@ -268,7 +268,7 @@ def compare(case: Case, name: str) -> None:
 
 
 class EngineCase:
-    """A search of one or several drawn models, precision, batch and task."""
+    """A search with one or several random models, and a random precision, batch and task."""
 
     def __init__(self, draw: Draw) -> None:
         source, target = draw.randint(5, 150), draw.randint(5, 150)
@@ -304,7 +304,7 @@ class EngineCase:
 
     @staticmethod
     def model(draw: Draw, source: int, target: int) -> Transformer:
-        """With these vocabularies."""
+        """A random model with these vocabularies."""
         heads = draw.randint(1, 4)
         settings: dict[str, Any] = {
             "width": heads * 2 * draw.randint(1, 20), "heads": heads, "inner": draw.some(70),
@@ -329,14 +329,14 @@ class EngineCase:
         return Transformer(TransformerConfig(**settings)).eval()
 
     def run(self, workers: int, *, drafted: bool = False) -> tuple[dict[int, Any], list[list[float]]]:
-        """What is found of each sentence, perhaps with a draft, and how probable drawn targets are.
+        """The results for each sentence, optionally with a draft model, and the log-probabilities of random targets.
 
         A sentence is dropped while the search runs.
         """
         engines = [Engine(model, self.precision, self.shortlist) for model in self.models]
         found: dict[int, Any] = {}
         engine: CompiledSearch = engines[0]
-        engines[0].packed.library.decoding_large(0)  # a second thread helps with the last sentence, however small it is
+        engines[0].packed.library.decoding_large(0)  # a second thread helps with the last sentence, even if it is short
         if len(engines) > 1:
             engine = EngineEnsemble(engines, self.mean, self.weights)
         if drafted and self.draft is not None:
@@ -360,7 +360,7 @@ class EngineCase:
             yield from running.run(seconds)
         except SurroundingsError:
             raise
-        except MultiheadError as error:  # nothing is permitted: with few symbols and a minimum length
+        except MultiheadError as error:  # no symbol is permitted: few symbols and a minimum length
             raise _NoContinuation from error
 
     def check(self) -> None:
@@ -376,7 +376,7 @@ class EngineCase:
             assert repr(found[number]) == repr(again[number])  # a score can be NaN
 
 
-class _NoContinuation(Exception):  # noqa: N818 - an expected end
+class _NoContinuation(Exception):  # noqa: N818 - an expected outcome, not an error
     pass
 
 
@@ -407,7 +407,7 @@ class Libraries:
 
 
 def try_one(number: int, libraries: Libraries, tally: Counter[str]) -> None:
-    """Try the configuration of this number."""
+    """Try the configuration with this number."""
     draw = Draw(number)
     engine = number % 4 == 3
     before = libraries.living()
@@ -432,7 +432,7 @@ def try_one(number: int, libraries: Libraries, tally: Counter[str]) -> None:
             work()
         tally[name] += 1
     except (MemoryError, SurroundingsError):
-        if not fails:  # no allocation was to fail
+        if not fails:  # no allocation was made to fail
             raise
         tally[f"{name}, refused without memory"] += 1
     finally:
@@ -454,10 +454,10 @@ def compile_sanitized(folder: Path) -> None:
 
 
 def run_sanitized(count: int, first: int) -> int:
-    """Compile, and run this program with the sanitizers' library loaded first."""
+    """Compile the libraries, and run this program with the sanitizer's runtime loaded first."""
     compiler = levels.compiler() or ["g++"]
     runtimes = []
-    for name in ("libasan.so", "libstdc++.so"):  # what it intercepts must be loaded, too
+    for name in ("libasan.so", "libstdc++.so"):  # the library that it intercepts must be loaded too
         command = [*compiler, f"-print-file-name={name}"]
         runtimes.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     with tempfile.TemporaryDirectory() as folder:
@@ -476,7 +476,7 @@ def run_sanitized(count: int, first: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="number of configurations")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
+    parser.add_argument("--first", type=int, default=0, help="number of the first configuration")
     parser.add_argument("--sanitize", action="store_true", help="with sanitizers and failing allocations")
     parser.add_argument("--libraries", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -487,7 +487,7 @@ def main() -> int:
         try:
             try_one(number, libraries, tally)
         except Exception:
-            print(f"configuration {number}; again: --first {number} --count 1", file=sys.stderr)
+            print(f"configuration {number} failed; to repeat it: --first {number} --count 1", file=sys.stderr)
             raise
     for name, count in sorted(tally.items()):
         print(f"{count:6} {name}")

@@ -1,4 +1,4 @@
-"""The example program that a test module is about."""
+"""The example program that a test module tests."""
 
 from __future__ import annotations
 

@@ -66,6 +66,6 @@ def test_it_runs_and_goes_on(
     for _ in range(2):  # the second run finds all results
         example.main([*words, "--labelled", "40", "--seeds", "1", "--quick"])
         tables.append(capsys.readouterr().out.splitlines()[-4:])
-    assert tables[0][0] == "40 labelled captions, 32 to measure on, 1 seeds"
+    assert tables[0][0] == "40 labeled captions, 32 for evaluation, 1 seeds"
     assert [line.split()[0] for line in tables[0][1:]] == ["fresh", "drawn", "pre-trained"]
     assert tables[0] == tables[1]
