@@ -134,8 +134,8 @@ def test_explain_says_what_and_why() -> None:
     padded = explain(*tensors(1, 5), mask=Causal() & Padding([1, 2]))
     assert "[2, 1, 1, 5]" in padded
     assert "without the causal part" in padded
-    assert "weights are wanted" in explain(*tensors(5, 5), need_weights=True)
-    assert "asked for" in explain(*tensors(5, 5), backend="explicit", scale=1.0)
+    assert "weights are requested" in explain(*tensors(5, 5), need_weights=True)
+    assert "requested by name" in explain(*tensors(5, 5), backend="explicit", scale=1.0)
     assert "dropout" in explain(*tensors(5, 5), dropout_p=0.1)
     query, key, value = tensors(5, 5, torch.bfloat16)
     assert "float32" in explain(query.requires_grad_(), key, value, bias=torch.zeros(5, 5))

@@ -20,7 +20,7 @@ def relative(**settings: object) -> RelativeBias:
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 16, 64])
 def test_slopes_are_a_geometric_sequence(heads: int) -> None:
-    """Section 3: both its first element and its ratio are 2^(-8/n)."""
+    """Section 3: both the first slope and the ratio of slopes are 2^(-8/n)."""
     ratio = 2 ** (-8 / heads)
     assert ALiBi(heads).slopes == pytest.approx([ratio ** (h + 1) for h in range(heads)])
 

@@ -84,6 +84,11 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
         Causal().plot(3)
 
 
+def test_marks_take_no_column() -> None:
+    """Those of Thai, for example, have no combining class, and a joiner is no mark."""
+    assert [drawing.display_width(text) for text in ("ก็", "นํ้า", "e\u0301", "\u200d", "한국", "a")] == [1, 2, 1, 0, 4, 1]
+
+
 def test_which_sentence_and_head() -> None:
     per_head = Dense(Causal().dense(2, 2).expand(3, 2, 2, 2))
     assert cells(per_head.plot(2, batch=2, head=1)) == [[1, 0], [1, 1]]

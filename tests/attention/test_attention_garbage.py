@@ -45,6 +45,14 @@ def run(tensors: list[Tensor], mask: Mask, backend: BackendName, need_weights: b
     return results if weights is None else [*results, weights]
 
 
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows with each run of the fused kernel."""
+    calls: list[int] = []
+    run_once = SdpaPlan.run
+    monkeypatch.setattr(SdpaPlan, "run", lambda *args: calls.append(1) or run_once(*args))
+    return calls
+
+
 @pytest.mark.parametrize("backend", ["auto", "explicit", "sdpa", "blockwise"])
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -87,7 +95,7 @@ def test_a_real_nan_is_not_hidden() -> None:
 
 
 def test_where_numbers_cannot_be_looked_at_padding_is_always_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on another device, or while a compiler traces."""
+    """As on another device, or while a compiler traces the call."""
     monkeypatch.setattr(functional_module, "_can_inspect", lambda query: False)
     clean, spoilt = inputs(math.nan, spoil_queries=True)
     for ours, exact in zip(run(spoilt, MASKS["queries"], "sdpa"), run(clean, MASKS["queries"], "sdpa"), strict=True):
@@ -106,9 +114,7 @@ def test_under_vmap() -> None:
 
 
 def test_clean_padding_costs_no_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    run_once = SdpaPlan.run
-    monkeypatch.setattr(SdpaPlan, "run", lambda *args: calls.append(1) or run_once(*args))
+    calls = count_runs(monkeypatch)
     clean, spoilt = inputs(math.nan, spoil_queries=False)
     attention(*clean, mask=Padding(LENGTHS))  # type: ignore[misc]
     assert len(calls) == 1
@@ -118,11 +124,25 @@ def test_clean_padding_costs_no_second_run(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(calls) == 4
 
 
-def test_half_precision_sums_do_not_overflow() -> None:
-    calls: list[int] = []
-    key = torch.full((1, 1, 8, 4), 3e4, dtype=torch.float16)
-    assert functional_module._is_clean(functional_module.KnownPadding(Padding([4])), key, key, key)
-    assert not calls
+@pytest.mark.parametrize("backend", ["explicit", "sdpa"])
+def test_a_seed_of_dropout_means_the_same_whatever_the_padding_holds(backend: BackendName) -> None:
+    results = []
+    for tensors in inputs(math.nan, spoil_queries=False):
+        torch.manual_seed(1)
+        output, _ = attention(*tensors, mask=Padding(LENGTHS), dropout_p=0.5, backend=backend)  # type: ignore[misc]
+        results.append((output, torch.rand(())))
+    for clean, spoilt in zip(*results, strict=True):
+        assert torch.equal(clean, spoilt)
+
+
+def test_half_precision_sums_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large numbers are no garbage: the result is not computed again."""
+    calls = count_runs(monkeypatch)
+    query, value = torch.zeros(1, 1, 8, 4, dtype=torch.float16), torch.full((1, 1, 8, 4), 3e4, dtype=torch.float16)
+    output, _ = attention(query, query, value, mask=Padding([4]), backend="sdpa")
+    assert output.isfinite().all()
+    assert output.sum().isinf()  # in its own type
+    assert len(calls) == 1
 
 
 def test_a_network_forgets_its_padding() -> None:

@@ -90,6 +90,15 @@ def test_nothing_to_attend_to_is_zero_with_zero_gradients() -> None:
     assert (x.grad == 0).all()
 
 
+def test_under_autocast_the_norm_has_the_type_of_its_input() -> None:
+    """With a gain of another type, PyTorch's norm would warn, and return float32."""
+    module, x = made().float(), inputs().float()
+    exact, _ = module(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert module.norm(x[..., : 2 * D].bfloat16()).dtype == torch.bfloat16
+        torch.testing.assert_close(module(x)[0].float(), exact, rtol=0.1, atol=0.1)
+
+
 def test_half_types_empty_axes_and_sizes() -> None:
     expected = made()(inputs())[0]
     half = made().bfloat16()(inputs().bfloat16())[0]

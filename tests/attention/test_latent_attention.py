@@ -104,6 +104,16 @@ def test_nothing_to_attend_to_is_zero_with_zero_gradients() -> None:
         assert (x.grad == 0).all()
 
 
+def test_under_autocast_the_latents_have_its_type() -> None:
+    """With a gain of another type, PyTorch's norm would warn, and return float32."""
+    module, x = made().float(), inputs().float()
+    exact, _ = module(x, mask=Causal())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, _, cache = module.step(x, mask=Causal())
+    assert cache.latent.dtype == cache.rotated.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), exact, rtol=0.1, atol=0.1)
+
+
 def test_half_types_empty_axes_and_sizes() -> None:
     expected = made()(inputs())[0]
     half = made().bfloat16()

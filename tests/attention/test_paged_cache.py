@@ -39,7 +39,7 @@ def holds(cache: PagedKeyValue, rows: list[tuple[Tensor, Tensor]]) -> bool:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 def test_any_history_is_that_of_plain_rows(seed: int, page_size: int) -> None:
-    """Older caches stay what they were, although newer ones share their pages."""
+    """Older caches do not change, although newer ones share their pages."""
     chosen, draw, pool = random.Random(seed), torch.Generator().manual_seed(seed), made(3000, page_size)
     empty = torch.zeros(HEADS, 0, KEY).double(), torch.zeros(HEADS, 0, VALUE).double()
     known = [(PagedKeyValue.begin(pool, 3), [empty] * 3)]
@@ -72,7 +72,7 @@ def test_a_common_beginning_is_held_once() -> None:
     assert pool.used == 3
     beam = prompt.select([0, 0, 0, 0])
     assert pool.used == 3
-    beam = beam.append(new(4, 1, draw))  # the third page has room: one row goes on in it, three in copies
+    beam = beam.append(new(4, 1, draw))  # the third page has room: one row continues in it, three in copies
     assert pool.used == 6
     del prompt
     beam = beam.append(new(4, 1, draw))
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigurationError, match="all 2 pages are in use"):
         cache.append(new(1, 3, draw))
     assert pool.used == 2
-    assert cache.append(new(1, 2, draw)).lengths == (8,)  # what failed took nothing
+    assert cache.append(new(1, 2, draw)).lengths == (8,)  # a failed call took no pages
     with pytest.raises(ShapeError, match=r"cannot append keys \[2, 2, 1, 4\]"):
         cache.append(new(2, 1, draw))
     with pytest.raises(ConfigurationError, match="different pools"):

@@ -189,7 +189,7 @@ def test_half_types_and_empty_axes() -> None:
 
 
 def test_the_streaming_mask_is_a_cache_without_the_keys_in_between() -> None:
-    """StreamingLLM: the first keys and the last ones are all that is kept."""
+    """StreamingLLM: only the first keys and the last ones are kept."""
     query, key, value, _ = inputs()
     mask = (FirstKeys(2) | SlidingWindow(1)) & Causal()
     whole, _ = attention(query[:, :, -1:], key, value, mask=mask)

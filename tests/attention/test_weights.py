@@ -1,4 +1,4 @@
-"""Some weights, and their sums over the queries, are those of all weights, without holding all of them."""
+"""Selected weights, and sums over queries, equal those of the full matrix, which is never stored as a whole."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_sums_of_half_types_are_in_float32() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The number of entries of the largest tensor that an operation made."""
+    """The number of elements of the largest tensor that an operation made."""
 
     entries = 0
 

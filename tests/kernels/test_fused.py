@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multihead.kernels.linear import linear_cross_entropy, plain_linear_cross_entropy
+from multihead.errors import ShapeError
+from multihead.kernels.linear import LOSS_ROWS, linear_cross_entropy, plain_linear_cross_entropy
 from multihead.kernels.pointwise import activated_linear, activation_dropout, add, add_norm, layer_norm, product_type
 from multihead.kernels.random import dropout, step
+from multihead.kernels.soft_targets import SoftTargets
 
 TYPES = [torch.float32, torch.bfloat16]
 WIDTHS = [1, 6, 16, 37, 128]
@@ -104,7 +107,7 @@ def test_bias_activation_dropout(dtype, kind, width, p, compiled) -> None:
 def test_a_hidden_layer_is_its_plain_form(low, kind, compiled) -> None:
     torch.manual_seed(6)
     z, weight, bias = torch.randn(3, 4, 10), torch.randn(24, 10) / 10, 2.0 * torch.randn(24).sign()
-    for tensor in (z, weight, bias):  # nothing is so near to the rectifier's corner that rounding moves it across
+    for tensor in (z, weight, bias):  # no value is so close to the rectifier's corner that rounding moves it across
         tensor.requires_grad_()
     results = []
     for compute in ("compiled", "plain", "evaluation"):
@@ -234,6 +237,21 @@ def test_a_target_outside_the_vocabulary_is_an_error(compiled) -> None:
             linear_cross_entropy(torch.randn(2, 3), torch.randn(5, 3), torch.tensor([0, wrong]))
 
 
+def test_rows_without_a_target_are_refused() -> None:
+    """Of whole pieces, too: the gradient of rows that no piece holds would be whatever was in memory."""
+    unchecked = inspect.unwrap(linear_cross_entropy)  # as outside of the tests, where no signature is checked
+    rows = torch.zeros(2 * LOSS_ROWS, dtype=torch.long)
+    hidden, weight = torch.randn(len(rows), 3, requires_grad=True), torch.randn(5, 3)
+    soft = SoftTargets(rows[:LOSS_ROWS, None], torch.ones(LOSS_ROWS, 1), 0.5)
+    for name, target, others in (
+        ("targets", rows[:LOSS_ROWS], {}),
+        ("soft targets", rows, {"soft": soft}),
+        ("factors", rows, {"factors": torch.ones(2 * len(rows))}),
+    ):
+        with pytest.raises(ShapeError, match=f"expected {name} for each of {len(rows)} rows, got"):
+            unchecked(hidden, weight, target, **others)
+
+
 def test_what_the_compiled_forms_are_not_for_goes_the_plain_way(compiled) -> None:
     x, gain = torch.randn(2, 3, 8), torch.randn(8)
     reference = F.layer_norm(x, (8,), gain)
@@ -275,13 +293,16 @@ TWICE = {
     "norm of the sum, in bfloat16": lambda t: add_norm(
         t["x"], t["branch"], t["gain"], t["shift"], 1e-5, 0.3, dtype=torch.bfloat16
     ).normed.float(),
+    "relu": lambda t: activation_dropout(t["branch"], t["shift"], "relu", 0.3),
+    "gelu": lambda t: activation_dropout(t["branch"], t["shift"], "gelu", 0.3),
+    "gelu without a bias, of a part of wider rows": lambda t: activation_dropout(t["x"][..., 4:], None, "gelu", 0.3),
 }
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", TWICE)
 def test_second_derivatives_are_those_of_the_plain_form(name, dtype, compiled) -> None:
-    """With the same masks of dropout, which are drawn again."""
+    """With the same dropout masks, which are drawn again."""
     results = []
     for context in (nullcontext, compiled):
         tensors = made(16, dtype)
@@ -303,11 +324,20 @@ def test_second_derivatives_are_those_of_the_plain_form(name, dtype, compiled) -
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
 
 
-def test_a_second_derivative_of_an_activation_is_refused_rather_than_wrong(compiled) -> None:
-    x = torch.randn(2, 3, 8, requires_grad=True)
-    (gradient,) = torch.autograd.grad(activation_dropout(x, None, "gelu", 0.0).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", TWICE)
+def test_the_layout_of_a_gradient_does_not_matter(name, dtype, compiled) -> None:
+    """Explicit attention, for example, returns gradients whose heads lie before the positions."""
+    results = []
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
+        tensors = made(16, dtype)
+        with step(3):
+            y = TWICE[name](tensors)
+        gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
+        turned = gradient.permute(order).contiguous().permute(order)
+        results.append(torch.autograd.grad(y, list(tensors.values()), turned, allow_unused=True))
+    for first, *others in zip(*results, strict=True):
+        assert all(one is first is None or torch.equal(one, first) for one in others)
 
 
 def test_dropout_is_differentiable_twice(compiled) -> None:
@@ -334,7 +364,7 @@ def test_a_compiler_and_a_trace_get_pytorchs_operations(compiled, monkeypatch) -
 
 @pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 60)], ids=["plain", "bias"])
 def test_a_loss_without_gradients_is_one_product_a_piece(bias: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bits, and none of the products of the backward pass."""
+    """Bit for bit the same, without the products of the backward pass."""
     from multihead.kernels import linear as module
 
     weight = torch.nn.Parameter(torch.randn(60, 16, generator=torch.Generator().manual_seed(1)))

@@ -143,7 +143,7 @@ def test_networks_without_a_guided_head_refuse_links() -> None:
 
 
 def permuted(draw: torch.Generator, order: Tensor, rows: int, weight: float | None) -> Batch:
-    """Sources of random words, whose translations stand in another order; the links say where from."""
+    """Sources of random words and their reordered translations; the links connect the words."""
     words = torch.randint(3, 20, (rows, len(order)), generator=draw)
     source = torch.cat((words, words.new_full((rows, 1), 2)), 1)
     output = torch.cat((words[:, order], words.new_full((rows, 1), 2)), 1)

@@ -71,7 +71,7 @@ def good(compiled: WithoutKernels) -> str:
 
 @pytest.fixture
 def copied(good: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Compiling is copying what was compiled before; the folder of the test."""
+    """Replaces the compiler by a copy of the compiled library; returns the folder of the test."""
     monkeypatch.setattr(build, "_compile", lambda _, __, path: shutil.copy(good, path))
     return fresh
 
@@ -106,7 +106,7 @@ def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
 
 
 def elsewhere(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The built library under another name: under its old one the process knows what it has loaded."""
+    """The built library under a new name, since the process keeps what it has loaded under the old one."""
     name = Path(build.build_or_load(build.KERNELS)[0]._name).relative_to(fresh / "cache")
     (fresh / "cache").rename(fresh / "elsewhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "elsewhere"))
@@ -118,7 +118,7 @@ def record(path: Path) -> Path:
 
 
 def rewrite(path: Path, content: bytes) -> None:
-    path.unlink()  # what is loaded stays as it is
+    path.unlink()  # a loaded library keeps its old file
     path.write_bytes(content)
 
 
@@ -187,7 +187,7 @@ def test_what_a_killed_compilation_left_is_removed(copied, monkeypatch):
     draft = path.parent / "tmpkilled"
     draft.mkdir()
     (draft / "kernels.o").write_bytes(b"half an obj")
-    path.unlink()  # it was killed before it had its name
+    path.unlink()  # the compiler was killed before the rename
     again, _ = build.build_or_load(build.KERNELS)
     assert Path(again._name) == path
     assert {one.name for one in path.parent.iterdir()} == {"kernels.so", "kernels.sha256", "lock"}
@@ -211,7 +211,7 @@ def test_keys_that_are_no_longer_used_are_removed(copied, monkeypatch):
     assert {path.name for path in old.parent.iterdir()} == {old.name, "1" * 20, "2" * 20, "notes"}
     building.clean(old.parent, "", build.check_owner)
     assert {path.name for path in old.parent.iterdir()} == {"1" * 20, "notes"}
-    assert first.dropout is not None  # who has loaded it keeps it
+    assert first.dropout is not None  # processes that have loaded it keep it
     again, _ = build.build_or_load(build.KERNELS)
     assert build.verified(Path(again._name)) is not None
 
@@ -308,7 +308,7 @@ def test_a_wish_that_is_none(fresh, monkeypatch):
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_systems_without_compiled_kernels_have_the_plain_ones(system, fresh, monkeypatch):
-    """They have no /proc either, which names the OpenMP of a Linux."""
+    """These systems have no /proc, from which Linux's OpenMP library is found."""
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(build, "_loaded_openmp", lambda: Path("/proc/none/maps").read_text(encoding="utf-8"))
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -322,7 +322,7 @@ def test_systems_without_compiled_kernels_have_the_plain_ones(system, fresh, mon
 
 
 def test_cxx_may_have_several_words(good, fresh, monkeypatch):
-    """As for make, such as ``ccache g++``: the first one is looked up, the others are arguments."""
+    """As in make, for example ``ccache g++``: the first word is the program, the others are arguments."""
     commands = []
     monkeypatch.setattr(build, "_compile", lambda command, _, path: commands.append(command) or shutil.copy(good, path))
     one, spaced = fresh / "one", fresh / "my tools"
@@ -358,7 +358,7 @@ class Opened(ctypes.CDLL):
 
 @pytest.fixture
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
-    """Which of the OpenMP libraries is taken that a process has loaded; PyTorch has its own in /torch/lib."""
+    """Which of a process's loaded OpenMP libraries is used; PyTorch has its own in /torch/lib."""
 
     def taken(*names: str, bundled: bool = True) -> str | None:
         line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42                         {}\n"
@@ -404,7 +404,7 @@ def test_the_library_says_what_it_is(compiled):
 
 @pytest.mark.parametrize("library", [KERNELS, DECODING], ids=lambda library: library.name)
 def test_what_is_shipped_compiles_where_there_is_a_compiler(library):
-    """Other tests of them are skipped where it cannot be built."""
+    """Other tests of the kernels are skipped if they cannot be built."""
     if levels.compiler() is None or not sys.platform.startswith("linux"):
         pytest.skip("there is no C++ compiler")
     loaded, _ = build.build_or_load(library)

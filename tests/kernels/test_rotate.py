@@ -1,4 +1,4 @@
-"""Rotation of queries and keys: the compiled kernel is the plain form, which is `multihead.attention.rotary`."""
+"""Rotation of queries and keys: the compiled kernel equals the plain form, `multihead.attention.rotary`."""
 
 from __future__ import annotations
 

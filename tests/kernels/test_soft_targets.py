@@ -12,7 +12,7 @@ from multihead.kernels.soft_targets import SoftTargets, plain_soft_cross_entropy
 
 TYPES = [torch.float32, torch.bfloat16]
 ROWS = 700
-"""More than a piece."""
+"""More rows than one piece has."""
 
 
 class Case:
@@ -145,7 +145,7 @@ def test_all_symbols_are_the_whole_distribution() -> None:
 
 
 def test_the_loss_is_at_least_the_entropy_of_the_soft_targets() -> None:
-    """Gibbs' inequality, for distributions whose rest is spread."""
+    """Gibbs' inequality, for distributions whose remaining probability is spread over the other symbols."""
     case = Case(60, 5, 1.0)
     rest = (1 - case.soft.probabilities.sum(-1, keepdim=True)).expand(ROWS, 60) / 60
     entropy = torch.special.entr(rest.scatter_add(-1, case.soft.ids, case.soft.probabilities)).sum()

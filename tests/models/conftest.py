@@ -74,7 +74,7 @@ TARGETS: tuple[Ids, ...] = ((1, 6, 4), (1, 9, 9, 3, 5), (1, 10), (1, 3, 8, 7))
 
 @dataclass
 class Checked:
-    """A state, with the source and the target so far of each row."""
+    """A state, and the source and the target so far of each row."""
 
     model: Transformer
     state: TransformerState
@@ -89,7 +89,7 @@ class Checked:
             return cls(model, model.start(*padded(sources, extra)), [(source, ()) for source in sources])
 
     def step(self, tokens: Sequence[int]) -> Checked:
-        """Make a step and compare every row with a forward pass over that row alone."""
+        """Make a step, and compare every row with a forward pass over that row alone."""
         before, state = self.state.positions.clone(), self.state
         log_probabilities, following = self.model.step(torch.tensor(tokens, dtype=torch.long), state)
         rows = [(source, (*target, token)) for (source, target), token in zip(self.rows, tokens, strict=True)]

@@ -171,5 +171,5 @@ def test_a_rank_above_a_matrix_and_a_recurrent_network_are_refused(given: Transf
         adapt(given, 25, ALPHA)
     adapt(given, smallest, ALPHA)
     recurrent = RecurrentTranslator(RecurrentConfig(source_vocab=30, target_vocab=30, padding_id=0, width=8))
-    with pytest.raises(ConfigurationError, match="adapters are those of a Transformer, and this model is recurrent"):
+    with pytest.raises(ConfigurationError, match="only Transformers have adapters, and this model is recurrent"):
         adapt(recurrent, 2, ALPHA)

@@ -1,7 +1,7 @@
 """Equality with the network of `attention-is-all-you-need-pytorch`.
 
-Its code stays outside: the test looks for a clone in the folder that MULTIHEAD_PEERS names, or in `peers/` beside
-`src/`, and is skipped where there is none. What holds without a clone stands in test_transformer_equations.py.
+Its code is not part of this project: the test looks for a clone in the folder that MULTIHEAD_PEERS names, or in
+`peers/` beside `src/`, and is skipped if there is none. test_transformer_equations.py needs no clone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PEERS = Path(os.environ.get("MULTIHEAD_PEERS", Path(__file__).resolve().parents[
 PAD = 0
 SIZES: dict[str, Any] = {"width": 24, "heads": 3, "key_dim": 5, "value_dim": 7, "inner": 40}
 LAYERS = {"encoder_layers": 3, "decoder_layers": 3}
-THEIRS = {  # what they call a part of a layer; a norm stands inside of what it follows
+THEIRS = {  # their names for the parts of a layer; a norm is inside the part that it follows
     "self_residual.norm": "slf_attn.layer_norm",
     "cross_residual.norm": "enc_attn.layer_norm",
     "feed_forward_residual.norm": "pos_ffn.layer_norm",

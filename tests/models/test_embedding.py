@@ -54,7 +54,7 @@ def test_other_programs_sinusoids_are_their_formulas() -> None:
 @pytest.mark.parametrize(("width", "even"), [(7, 8), (1, 2), (0, 2), (-3, 2)])
 @pytest.mark.parametrize("layout", ["interleaved", "halves", "marian", "fairseq"])
 def test_a_width_that_has_no_whole_pairs_is_refused(layout: Any, width: int, even: int) -> None:
-    """As by `TransformerConfig`; a vector of another width than asked for would be added to nothing."""
+    """`TransformerConfig` refuses it too; a vector of any other width could not be added."""
     with pytest.raises(ShapeError, match=rf"width must be even and at least 2, got {width}: take {even}$"):
         sinusoid(torch.arange(3), width, layout)
     assert sinusoid(torch.arange(3), even, layout).shape == (3, even)

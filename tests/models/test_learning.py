@@ -134,7 +134,7 @@ def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], 
 
 @pytest.mark.parametrize(("norm", "updates"), [("post", 140), pytest.param("pre", 80, marks=pytest.mark.proof)])
 def test_six_layers_a_side_begin_to_copy(norm: str, updates: int, without_checks: WithoutChecks) -> None:
-    """Better than any model that cannot use the source through all twelve layers."""
+    """Better than any model that cannot use the source through all of its twelve layers."""
     with without_checks():
         *_, loss = copied(norm, updates, 24)
     assert loss < BLIND / 2

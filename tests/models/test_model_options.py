@@ -1,6 +1,6 @@
 """Each model option changes only what it describes.
 
-That what it changes is changed as its equation says stands in test_transformer_equations.py.
+test_transformer_equations.py tests that the change follows the option's equation.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def test_a_parallel_layer_with_a_cache_is_the_layer() -> None:
 
 
 def test_a_long_source_within_a_window_is_what_the_weights_say() -> None:
-    """The weights are those of the dense mask; they are of the window, and the result is that without them."""
+    """The weights lie within the window, and requesting them does not change the result."""
     torch.manual_seed(2)
     sizes = {"width": 16, "heads": 2, "inner": 16, "encoder_layers": 2, "decoder_layers": 1}
     model = Transformer(TransformerConfig(source_vocab=30, target_vocab=30, encoder_window=20, **sizes)).eval()

@@ -132,7 +132,7 @@ def test_what_the_kernels_do_not_take_stays_padded(settings: Any, compiled: Any)
 
 
 def test_a_loss_is_the_same_with_and_without_gradients(compiled: Any, monkeypatch: Any) -> None:
-    """Both are packed, to the last bit; padded, the loss of a validation differs by rounding alone."""
+    """Both are packed and equal bit for bit; the padded validation loss differs only by rounding."""
     model = model_of().eval()
     source, lengths, read, wanted = example(model.config)
     learning = model.loss(source, lengths, read, wanted, smoothing=0.0)

@@ -76,7 +76,7 @@ def test_without_their_embeddings_a_text_is_translated_as_in_lower_case() -> Non
         assert isinstance(own.source_embedding.table, FactoredEmbedding)
         own.source_embedding.table.factors.weight.zero_()
     assert cased.translations(SENTENCES) == cased.translations(lower)
-    # And a network without factors with the same pieces is the same one.
+    # A network without factors and with the same pieces gives the same result.
     plain = Transformer(
         own.config.model_copy(update={"factors": 1, "source_vocab": own.config.source_vocab // FACTORS})
     ).eval()

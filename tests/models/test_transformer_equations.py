@@ -1,7 +1,7 @@
 """The Transformer against its equations, written out sentence by sentence.
 
 The reference takes the parameters by name and a sentence at a time, without padding, masks or batches; each
-query and each position stands by itself. Positions are `sinusoid`, which test_embedding.py holds to its formula.
+query and each position is computed separately. Positions are `sinusoid`, whose formula test_embedding.py tests.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def test_the_network_is_the_equations(small: Any, name: str) -> None:
 
 
 def test_without_the_source_end_the_encoder_reads_one_symbol_less(small: Any) -> None:
-    """What follows is that of the source without its last symbol; a single symbol is read in any case."""
+    """The result is that of the source without its last symbol; a single symbol is always read."""
     model, other = (small.model(source_end=read) for read in (False, True))
     other.load_state_dict(model.state_dict())
     sources, targets = [*small.sources[:2], small.sources[0][:1]], [*small.targets[:2], small.targets[0]]

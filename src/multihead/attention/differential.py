@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
-from multihead.attention.multihead import PackedLinear, join_heads, split_heads
+from multihead.attention.multihead import PackedLinear, RMSNorm, join_heads, split_heads
 from multihead.errors import ConfigurationError
 
 
@@ -50,7 +50,7 @@ class DifferentialAttention(nn.Module):
         self.output_projection = nn.Linear(width, width, bias=False)
         self.lambdas = nn.Parameter(0.1 * torch.randn(4, width // heads // 2))
         """l_q1, l_k1, l_q2 and l_k2."""
-        self.norm = nn.RMSNorm(width // heads, eps=1e-5)
+        self.norm = RMSNorm(width // heads, eps=1e-5)
         nn.init.xavier_uniform_(self.output_projection.weight)
 
     @property

@@ -54,11 +54,14 @@ def draw_grid(
 
 
 def display_width(text: str) -> int:
-    """Columns in a terminal: two for wide characters (Chinese, emoji), none for combining marks."""
-    return sum(
-        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        for character in text
-    )
+    """Columns in a terminal: two for wide characters (Chinese, emoji), none for marks and what only joins others."""
+    return sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _pad(text: str, width: int) -> str:

@@ -157,22 +157,22 @@ def plan_of(call: Call, backend: BackendName) -> Plan:
         return automatic.plan(call, why)
     named = _BACKENDS.get(backend)
     if named is None:
-        raise ConfigurationError(f"backend={backend!r}: there are {', '.join(('auto', *_BACKENDS))}")
+        raise ConfigurationError(f"backend={backend!r}: expected one of {', '.join(('auto', *_BACKENDS))}")
     refusal = named.refuse(call)
     if refusal is not None:
         raise ConfigurationError(f"backend={backend!r} {refusal}")
-    return named.plan(call, "asked for by name")
+    return named.plan(call, "requested by name")
 
 
 def _first_that_accepts(call: Call) -> tuple[Backend, str]:
-    """The backend that ``"auto"`` takes, and why; in the order of preference."""
+    """The backend that ``"auto"`` takes, and why; in order of preference."""
     if call.need_weights:
-        return _EXPLICIT, "the weights are wanted, and the fused kernels never have them"
+        return _EXPLICIT, "the weights are requested, and fused kernels do not return them"
     if call.soft_cap is not None:
-        return _EXPLICIT, "the scores are capped, and of the fused kernels FlexAttention alone can do that"
+        return _EXPLICIT, "soft_cap is set, and among the fused kernels only FlexAttention supports it"
     if _is_end_to_end(call) and _SHORT.refuse(call) is None:
-        return _SHORT, "short sequences are end to end in one row on a CPU"
-    learned = "a short sequence is learned from on a CPU, and the mask is lengths or causal"
+        return _SHORT, "short sequences lie end to end in one row on a CPU"
+    learned = "training on short sequences on a CPU, with no mask or one of lengths, causal or both"
     if call.training and not (_is_long(call) and _LONG.beats_short(call)) and _SHORT.refuse(call) is None:
         return _SHORT, learned
     if _is_long(call) and _LONG.refuse(call) is None and _LONG.pays(call):
@@ -180,8 +180,8 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
     if call.training and _SHORT.refuse(call) is None:
         return _SHORT, learned
     if call.mask is not None and _BLOCKWISE.pays(call):
-        return _BLOCKWISE, "the mask leaves so little to see that block by block is less work"
-    return _SDPA, "no weights are wanted, so the fused scaled_dot_product_attention does it"
+        return _BLOCKWISE, "the mask hides so many keys that computing block by block is less work"
+    return _SDPA, "no weights are requested, so the fused scaled_dot_product_attention is used"
 
 
 def _is_end_to_end(call: Call) -> bool:
@@ -270,12 +270,13 @@ def _run_without_padding(
     """Run a plan so that nothing spreads from the padding.
 
     Where the result can be inspected, it is computed again with zeros in place of the padding if anything has spread:
-    that is seldom, and the zeros cost a copy. Elsewhere the zeros come first.
+    that is seldom, and the zeros cost a copy. Elsewhere the zeros come first, and also with dropout: a second run would
+    draw other numbers, so that seeds would mean something else wherever the padding holds a NaN.
     """
     padding = KnownPadding(mask)
     if not padding.exists:
         return plan.run(query, key, value, bias, scale, dropout_p)
-    if _can_inspect(query):
+    if _can_inspect(query) and not dropout_p:
         output, weights = plan.run(query, key, value, bias, scale, dropout_p)
         if _is_clean(padding, query, key, output):
             return output, weights

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
-from multihead.attention.multihead import PackedLinear, join_heads, split_heads
+from multihead.attention.multihead import PackedLinear, RMSNorm, join_heads, split_heads
 from multihead.attention.rotary import rotary
 from multihead.errors import ConfigurationError, ShapeError
 
@@ -109,7 +109,7 @@ class LatentAttention(nn.Module):
         """W^DKV and W^KR."""
         self.up_projection = PackedLinear(rank, (heads * head_width, heads * head_width), bias=False)
         """W^UK and W^UV."""
-        self.norm = nn.RMSNorm(rank, eps=1e-6)
+        self.norm = RMSNorm(rank, eps=1e-6)
         self.output_projection = nn.Linear(heads * head_width, width, bias=False)
         nn.init.xavier_uniform_(self.output_projection.weight)
 

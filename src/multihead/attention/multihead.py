@@ -118,6 +118,14 @@ class HeadNorm(nn.Module):
         return f"{self.dim}, {self.kind}, eps={self.eps:g}"
 
 
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's RMS norm in the type of its input, with which PyTorch wants a gain of the same type."""
+
+    def forward(self, x: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
+        """Normalize the last axis."""
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
 class MultiHeadAttention(nn.Module):
     r"""Multi-head attention, batch first.
 

@@ -137,7 +137,7 @@ def library_for_this_processor() -> Library:
         if requested == name:
             return name  # type: ignore[no-any-return]
     if requested:
-        raise ConfigurationError(f"{VARIABLE}={requested!r}: there are {', '.join(get_args(Library))}")
+        raise ConfigurationError(f"{VARIABLE}={requested!r}: expected one of {', '.join(get_args(Library))}")
     if _is_amd_avx2(processor()) and load_kernels().library is not None:
         return "compiled"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -318,7 +318,18 @@ def linear_cross_entropy(
     Under autocast the products have its dtype; sums and exponentials are always at least float32. With ``soft``, the
     total is the mean with the cross-entropy of these distributions, as `kernels.soft_targets` says. With ``factors``,
     the total counts each row so many times; the other sums do not.
+
+    Raises:
+        ShapeError: there are not as many targets, soft targets or factors as rows.
     """
+    given: dict[str, Tensor | None] = {
+        "targets": target,
+        "soft targets": None if soft is None else soft.ids,
+        "factors": factors,
+    }
+    for name, one in given.items():
+        if one is not None and len(one) != len(hidden):
+            raise ShapeError(f"expected {name} for each of {len(hidden)} rows, got {len(one)}")
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if not torch.is_grad_enabled():  # the gradients that the forward pass computes would be for nobody
@@ -420,10 +431,8 @@ def _piece(
 
 
 def _checked_target(logits: Tensor, target: Tensor) -> Tensor:
-    """The targets as the compiled kernels take them, who check nothing."""
+    """The targets as the compiled kernels take them, which check nothing."""
     rows, vocabulary = logits.shape
-    if len(target) != rows:
-        raise ShapeError(f"one target a row is needed, got {len(target)} of them and at least {rows} rows")
     target = target.to(torch.int64).contiguous()
     if rows and not 0 <= int(target.min()) <= int(target.max()) < vocabulary:
         raise IndexError(f"targets must be from 0 to {vocabulary - 1}")

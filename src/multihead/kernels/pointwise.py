@@ -23,6 +23,7 @@ rotates the queries and keys of each head by the angles a of their position.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +31,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from multihead.errors import ShapeError
 from multihead.kernels.linear import linear
@@ -213,9 +213,9 @@ class _AddNorm(torch.autograd.Function):
         grad_total = None if grad_total is None else grad_total.resolve_neg().contiguous()
         grad_normed = None if grad_normed is None else grad_normed.resolve_neg().contiguous()
         wants_branch = ctx.has_branch and ctx.needs_input_grad[1]
-        # Without a norm, the gradient of x is grad_total itself.
-        grad_x = grad_total if gain is None else torch.empty_like(like, dtype=torch.float32)
-        grad_branch = torch.empty_like(like, dtype=branch_type) if wants_branch else None
+        # Without a norm, the gradient of x is grad_total itself. `empty_like` would have the strides of the gradient.
+        grad_x = grad_total if gain is None else like.new_empty(like.shape, dtype=torch.float32)
+        grad_branch = like.new_empty(like.shape, dtype=branch_type) if wants_branch else None
         grad_gain = _empty_vector(like, gain is not None)
         grad_shift = _empty_vector(like, gain is not None and ctx.has_shift)
         if gain is not None or grad_branch is not None:
@@ -300,7 +300,8 @@ def activation_dropout(
     site = next_site(x, p)
     fits = bias is None or bias.shape == x.shape[-1:]
     if site is not None and fits and torch.is_grad_enabled() and _native_activation(x, bias):
-        result: Tensor = _Activation.apply(x, bias, _KINDS[kind], site)  # type: ignore[no-untyped-call]
+        # Contiguous outside of the function, which may save it: see `layer_norm`.
+        result: Tensor = _Activation.apply(x.contiguous(), bias, _KINDS[kind], site)  # type: ignore[no-untyped-call]
         return result
     full = x if bias is None else (x + bias).to(x.dtype)
     active = _PLAIN[kind](full)
@@ -314,11 +315,12 @@ def _native_activation(x: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Activation(torch.autograd.Function):
+    """``x`` is contiguous. PyTorch computes gradients that are differentiated again."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, site: DropoutSite) -> Tensor:
         library = library_for(x, bias)
         assert library is not None
-        x = x.contiguous()
         y = torch.empty_like(x)
         count, width = x.numel(), x.shape[-1]
         sizes = (TYPES[x.dtype], kind, count // max(1, width), width)
@@ -335,12 +337,13 @@ class _Activation(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved, bias = ctx.saved_tensors
+        if torch.is_grad_enabled() or library_for(*gradients) is None:
+            return *_plain_activation_gradients(ctx, saved, bias, gradients[0]), None, None
         library = library_for()
         assert library is not None
-        saved, bias = ctx.saved_tensors
-        gradient = gradients[0].resolve_neg().contiguous()
+        gradient = gradients[0].contiguous()
         grad_x = torch.empty_like(gradient)
         count, width = gradient.numel(), gradient.shape[-1]
         grad_bias = gradient.new_empty(width, dtype=torch.float32) if ctx.has_bias else None
@@ -351,6 +354,21 @@ class _Activation(torch.autograd.Function):
         )
         check(status)
         return grad_x, grad_bias, None, None
+
+
+def _plain_activation_gradients(
+    ctx: Any, saved: Tensor, bias: Tensor | None, gradient: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The definition of the gradients to x and bias; differentiable any number of times."""
+    full = gradient.float()
+    if ctx.sizes[1] == _KINDS["relu"]:
+        *_, scale, _ = ctx.arguments
+        grad_x = full * (saved > 0) * scale  # saved is y, which is 0 where x was negative or dropped
+    else:
+        z = saved.float() if bias is None else saved + bias
+        slope = (1 + torch.erf(z / math.sqrt(2))) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        grad_x = ctx.site.apply(full) * slope
+    return grad_x.to(gradient.dtype), grad_x.flatten(0, -2).sum(0) if ctx.has_bias else None
 
 
 def rotate(x: Float[Tensor, "batch length width"], turns: Turns) -> Float[Tensor, "batch length width"]:

@@ -134,9 +134,7 @@ def adapt(network: Network, rank: int, alpha: float, generator: torch.Generator 
         ConfigurationError: the network is no Transformer, or the rank exceeds a side of a matrix.
     """
     if not isinstance(network, Transformer):
-        raise ConfigurationError(
-            "--lora: adapters are those of a Transformer, and this model is recurrent; leave it out"
-        )
+        raise ConfigurationError("--lora: only Transformers have adapters, and this model is recurrent; leave it out")
     found = list(_maps(network))
     largest, name = min(((_largest_rank(module), name) for name, module in found), key=lambda one: one[0])
     if rank > largest:
@@ -262,4 +260,4 @@ def _check_shapes(network: Transformer, adapter: Adapter) -> None:
     for name in (*expected, *found):
         if expected.get(name) != found.get(name):
             one, other = (list(shapes[name]) if name in shapes else "missing" for shapes in (found, expected))
-            raise ConfigurationError(f"the adapter is of another network: {name} is {one}, expected {other}")
+            raise ConfigurationError(f"the adapter belongs to another network: {name} is {one}, expected {other}")

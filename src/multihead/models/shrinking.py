@@ -93,7 +93,7 @@ def shrunk(
         The smaller network. One that keeps everything is a copy.
 
     Raises:
-        ConfigurationError: more is asked for than there is, or nothing.
+        ConfigurationError: a number is below 1, or larger than that of the model.
     """
     config = model.config
     asked = {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers, "inner": inner}
@@ -101,7 +101,7 @@ def shrunk(
     for name, value in sizes.items():
         if not 1 <= value <= getattr(config, name):
             raise ConfigurationError(
-                f"{name} is {value}: the model has {getattr(config, name)}, of which 1 to all stay"
+                f"{name} is {value}: expected a number from 1 to {getattr(config, name)}, which the model has"
             )
     kept_layers = _spaced(config.decoder_layers, sizes["decoder_layers"])
     guided = None  # the layer whose head has learned alignments keeps its part, if it is kept

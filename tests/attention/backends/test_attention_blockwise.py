@@ -1,4 +1,4 @@
-"""Blocks cover every query once and miss no key, are chosen where they pay, and have the gradients of slices."""
+"""Blocks cover every query once and miss no key, are chosen where they are faster, and have the gradients of slices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(
 
 
 def spelled_out(blocks: tuple[Block, ...], sizes: tuple[int, int, int, int]) -> Tensor:
-    """The boolean mask that the blocks amount to; no query may be in two of them."""
+    """The boolean mask that is equivalent to the blocks; no query may be in two of them."""
     allowed = torch.zeros(sizes, dtype=torch.bool)
     covered = torch.zeros(sizes[0], sizes[2], dtype=torch.long)
     for block in blocks:

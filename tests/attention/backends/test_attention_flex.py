@@ -39,7 +39,7 @@ def test_training_on_a_cpu_is_refused(backend: str) -> None:
     still = query.detach()
     with pytest.raises(ConfigurationError, match="dropout"):
         attention(still, still, still, dropout_p=0.1, backend=backend)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="never has the weights"):
+    with pytest.raises(ConfigurationError, match="does not return weights"):
         attention(still, still, still, need_weights=True, backend=backend)  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ for length, kind in ((37, "cap"), (50, "cap"), (64, "tensor"), (70, "tensor"), (
 
 @pytest.mark.proof
 def test_tensors_of_several_lengths_are_compiled_after_a_soft_cap() -> None:
-    """Where PyTorch confuses the names of sizes, a kernel is made for the one length."""
+    """PyTorch can confuse the names of sizes; a kernel is then compiled for a single length."""
     result = processes.run([sys.executable, "-c", AFTER_A_CAP], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

@@ -148,7 +148,7 @@ def test_what_it_can_and_cannot_do_on_cuda() -> None:
         for call, why in (
             ({"bias": ALiBi(HEADS)}, "takes no bias"),
             ({"dropout_p": 0.1}, r"dropout_p=0\.1"),
-            ({"need_weights": True}, "never has the weights"),
+            ({"need_weights": True}, "does not return weights"),
         ):
             with pytest.raises(ConfigurationError, match=why):
                 choose(query, query, query, mask=mask, backend="varlen", **call)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from multihead.attention import Causal, Dense, MaskFunction, Padding
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.inspection.capture import capture
 
 WIDTH, HEADS, BATCH, QUERIES, KEYS = 12, 4, 3, 4, 5
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2}
@@ -151,7 +152,7 @@ def test_equals_pytorch_in_other_types(dtype: torch.dtype, mask: str) -> None:
 @pytest.mark.parametrize("options", ["plain", "batch first", "other widths"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_bias_of_a_narrower_type(dtype: torch.dtype, options: str) -> None:
-    """As PyTorch's module computes with inputs whose batch comes first; with others it raises an error."""
+    """Equal to PyTorch's module with batch-first inputs; for other inputs PyTorch's raises an error."""
     theirs, ours = pair(**OPTIONS[options])
     for module in (theirs, ours):
         module.in_proj_bias = nn.Parameter(draw(3 * WIDTH, seed=7).to(dtype))
@@ -215,6 +216,17 @@ def test_a_dropout_of_one_drops_all_as_in_pytorch(options: str, need_weights: bo
     same(results, run(theirs, tensors, need_weights=need_weights))
     assert torch.equal(results[0], ours.out_proj.bias.detach().expand(results[0].shape))
     assert not need_weights or not results[1].any()
+
+
+def test_a_dropout_of_one_is_captured_too() -> None:
+    theirs, ours = pair(dropout=1.0, batch_first=True)
+    tensors = inputs(ours)
+    expected = run(theirs, tensors, need_weights=False)
+    for module in (theirs, ours):
+        with capture(module) as seen:
+            same(run(module, tensors, need_weights=False), expected)
+        assert not seen[""].heads.any()
+        torch.testing.assert_close(seen[""].weights.sum(-1), torch.ones_like(seen[""].weights[..., 0]))
 
 
 @pytest.mark.parametrize("options", OPTIONS)

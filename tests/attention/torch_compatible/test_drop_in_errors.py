@@ -144,7 +144,7 @@ def test_the_errors_of_the_function_are_pytorchs(changes: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
 def test_the_lines_that_the_refusal_of_integers_names(name: str) -> None:
-    """Both run, and mean what the message says of them."""
+    """Both calls run, and do what the message says."""
     module = MultiheadAttention(4, 2)
     x, attend = torch.randn(4, 4, 4), torch.ones(4, 4, dtype=torch.long).tril()
     message = str(failure(module, x, x, x, **{name: attend}))

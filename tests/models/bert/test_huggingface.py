@@ -1,7 +1,7 @@
 """Reading and writing Hugging Face's files; equality with their network.
 
-What needs their package looks for it in the folder that MULTIHEAD_PEERS names, or where Python finds it, and is skipped
-where there is none.
+Tests that need their package look for it in the folder that MULTIHEAD_PEERS names and on Python's path; they are
+skipped if it is not installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recurrent translator: masks, loss, gradients, weights.
 
-That it computes its equations stands in test_recurrent_equations.py, that steps equal the whole pass in
-test_recurrent_state.py.
+test_recurrent_equations.py tests that it computes its equations, test_recurrent_state.py that steps equal the whole
+pass.
 """
 
 from __future__ import annotations

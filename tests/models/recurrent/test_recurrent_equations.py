@@ -2,7 +2,7 @@
 
 The reference takes the parameters by name: Bahdanau et al. (2015), section 3 and appendix A; Luong et al. (2015),
 section 3; Kim et al. (2017), sections 3.2 and 4.4, whose marginals are sums over every choice here. Positions are
-`sinusoid`, which test_embedding.py holds to its formula.
+`sinusoid`, whose formula test_embedding.py tests.
 """
 
 from __future__ import annotations

@@ -164,22 +164,24 @@ def describe_call(
 
 
 def refuse_weights(call: Call) -> str | None:
-    """The refusal of a backend that never has the weights."""
-    return "never has the weights: write backend='auto', or need_weights=False" if call.need_weights else None
+    """The refusal of a backend that does not return weights."""
+    return "does not return weights: write backend='auto', or need_weights=False" if call.need_weights else None
 
 
 def refuse_weights_and_cap(call: Call) -> str | None:
-    """The refusal of a backend that never has the weights and cannot cap the scores."""
+    """The refusal of a backend that neither returns weights nor caps the scores."""
     if call.soft_cap is None or call.need_weights:
         return refuse_weights(call)
-    return f"cannot cap the scores, and soft_cap={call.soft_cap}: write backend='explicit' or 'flex'"
+    return f"does not support soft_cap, got soft_cap={call.soft_cap}: write backend='explicit' or 'flex'"
 
 
 def refuse_weights_and_dropout(call: Call) -> str | None:
     """The refusal of a backend that neither returns the weights nor drops any."""
     if call.dropout_p == 0 or call.need_weights:
         return refuse_weights(call)
-    return f"has no dropout on the weights, and dropout_p={call.dropout_p}: write backend='sdpa', or dropout_p=0"
+    return (
+        f"does not support dropout of the weights, got dropout_p={call.dropout_p}: write backend='sdpa', or dropout_p=0"
+    )
 
 
 def compute_dtype(call: Call, fast_halves: tuple[torch.dtype, ...] = ()) -> tuple[torch.dtype | None, tuple[str, ...]]:

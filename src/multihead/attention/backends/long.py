@@ -128,8 +128,8 @@ class Long(Backend):
         refusal = refuse_weights_and_dropout(call) or refuse_weights_and_cap(call)
         if refusal is None and not _accepts(call):
             refusal = (
-                "is compiled for a CPU, for float32 or bfloat16, values as wide as keys, masks that let each query "
-                "see one stretch of keys, known on the host, and no bias but ALiBi: write backend='auto'"
+                "supports only CPUs with compiled kernels, float32 or bfloat16, values as wide as keys, masks that let "
+                "each query see one stretch of keys, known on the host, and no bias except ALiBi: write backend='auto'"
             )
         return refusal
 

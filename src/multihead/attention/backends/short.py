@@ -101,8 +101,8 @@ class Short(Backend):
         refusal = refuse_weights_and_dropout(call) or refuse_weights_and_cap(call)
         if refusal is None and not _accepts(call):
             refusal = (
-                "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, masks of "
-                "lengths or causal ones, and no bias but ALiBi: write backend='auto'"
+                "supports only CPUs with compiled kernels, float32 or bfloat16, equal heads and widths, at most "
+                f"{LONGEST} positions, masks of lengths or causal ones, and no bias except ALiBi: write backend='auto'"
             )
         return refusal
 

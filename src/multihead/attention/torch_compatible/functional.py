@@ -8,7 +8,7 @@ differences are listed at :class:`multihead.attention.torch_compatible.module.Mu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -164,6 +164,20 @@ def multi_head_attention_forward(
     return output.squeeze(1), None if weights is None else weights.squeeze(0)
 
 
+def mix_heads(
+    query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float = 0.0, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """`attention`, which also takes a ``dropout_p`` of 1: as in PyTorch, all weights are dropped.
+
+    Returns:
+        The heads [batch, heads, query, value_dim], and the weights before dropout or None.
+    """
+    if dropout_p != 1:
+        return attention(query, key, value, dropout_p=dropout_p, **options)
+    output, weights = attention(query, key, value, **options)
+    return F.dropout(output, dropout_p), weights
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -174,12 +188,12 @@ def attend(
     batch_first: bool = False,
     dropout_p: float,
     need_weights: bool,
-    mix: Callable[..., tuple[Tensor, Tensor | None]] = attention,
+    mix: Callable[..., tuple[Tensor, Tensor | None]] = mix_heads,
 ) -> tuple[Tensor, Tensor | None]:
     """Multi-head attention of batched inputs up to W^O: projections, heads, extra keys, masks, concatenation.
 
     Both layouts are views of the same products, so neither needs a copy before the kernel. Another ``mix`` than
-    `attention` returns the weights as they are, without dropout. A ``dropout_p`` of 1 drops all weights, as in PyTorch.
+    `mix_heads` returns the weights as they are, without dropout.
 
     Returns:
         The concatenated outputs of the heads, laid out like the query, and the weights of every head after dropout.
@@ -192,7 +206,7 @@ def attend(
     )
     k, v = (use_static(x, kept, name, kv_heads) for x, kept, name in zip((k, v), parameters.static, "kv", strict=True))
     sizes = Sizes(batch, heads, queries, given, k.shape[2], extra)
-    weights_first = mix is attention and dropout_p > 0 and (need_weights or dropout_p == 1)
+    weights_first = mix is mix_heads and dropout_p > 0 and need_weights
     if masks.mask is not None:
         check_mask(masks.mask, batch, heads)
         if extra or weights_first:
@@ -207,8 +221,7 @@ def attend(
         _, before = attention(q, k, v[..., :0], mask=mask, bias=bias, need_weights=True)
         assert before is not None
         dropped = F.dropout(before, dropout_p)
-        output = dropped @ v.repeat_interleave(heads // kv_heads, dim=1)
-        weights = dropped if need_weights else None
+        output, weights = dropped @ v.repeat_interleave(heads // kv_heads, dim=1), dropped
     else:
         output, weights = mix(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, need_weights=need_weights)
     order = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)

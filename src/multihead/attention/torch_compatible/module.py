@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from multihead.attention.functional import attention
 from multihead.attention.masks import Mask, Padding
 from multihead.attention.torch_compatible.arguments import Masks, check_ranks, check_types, expect
-from multihead.attention.torch_compatible.functional import AttentionParameters, attend, insert_batch
+from multihead.attention.torch_compatible.functional import AttentionParameters, attend, insert_batch, mix_heads
 from multihead.attention.torch_compatible.projection import ExtraKeys, InProjection
 from multihead.errors import ConfigurationError
 
@@ -76,7 +75,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         ConfigurationError: ``num_heads`` is not a multiple of ``num_kv_heads``.
     """
 
-    mix: Callable[..., tuple[Tensor, Tensor | None]] = staticmethod(attention)
+    mix: Callable[..., tuple[Tensor, Tensor | None]] = staticmethod(mix_heads)
     """Computes the heads; inside :func:`multihead.inspection.capture.capture`, another function does."""
 
     def __init__(

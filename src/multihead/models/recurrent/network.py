@@ -129,7 +129,7 @@ class RecurrentTranslator(Network):
             return super().loss(*given, smoothing=smoothing)
         if (soft, weights, links) != (None, None, None):
             raise ConfigurationError(
-                "sampled alignments learn from labels alone: train them without soft targets and weights"
+                "sampled alignments learn from labels only: train without soft targets, weights and links"
             )
         _, memory, decoded = self._run(source, source_lengths, target_input, True)
         assert decoded.weights is not None
