@@ -1,4 +1,4 @@
-"""Toy models for the searches: a wrong row, a lost prefix or a broken promise changes what they say."""
+"""Toy models for searches: a wrong row, a lost prefix or a violated contract changes their predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Table = Callable[[Prefix, Prefix], torch.Tensor]
 
 @dataclass
 class ToyState:
-    """Source and symbols so far of each row, in the open; ``log`` notes what a search does."""
+    """The source and the symbols so far of each row, visible to tests; ``log`` records what a search does."""
 
     sources: list[Prefix]
     prefixes: list[Prefix]
@@ -69,7 +69,7 @@ class ToyStepper:
 
 
 def random_table(seed: int, dtype: torch.dtype = torch.float64, levels: int = 0) -> Table:
-    """Random but fixed log-probabilities that depend on all of source and prefix; ``levels`` make ties."""
+    """Random but fixed log-probabilities that depend on the whole source and prefix; ``levels`` make ties."""
 
     def table(source: Prefix, prefix: Prefix) -> torch.Tensor:
         generator = torch.Generator().manual_seed(hash((seed, source, prefix)) & 0x7FFFFFFF)
@@ -82,7 +82,7 @@ def random_table(seed: int, dtype: torch.dtype = torch.float64, levels: int = 0)
 
 
 def spelled(target: Callable[[Prefix], Prefix]) -> Table:
-    """A model that is sure of one target a source."""
+    """A model that is certain of one target per source."""
 
     def table(source: Prefix, prefix: Prefix) -> torch.Tensor:
         wanted = (*target(source), END)
@@ -110,7 +110,7 @@ def split(symbols: Symbols, **settings: Any) -> tuple[SearchTask, Search]:
 
 
 class Toys:
-    """What the tests of this folder share."""
+    """Helpers of the tests in this folder."""
 
     symbols = SYMBOLS
     sources = ((3, 4), (5,), (4, 4, 3, 5), (3,), (5, 3))

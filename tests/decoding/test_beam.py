@@ -1,4 +1,4 @@
-"""Beam search: theorems (exhaustive search, greedy, a plain reference) and the promises of its docstring."""
+"""Beam search: theorems (exhaustive search, greedy search, a plain reference) and the guarantees of its docstring."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multihead.errors import ConfigurationError, ShapeError
 END, WORDS = 2, (3, 4, 5)
 
 BY_HAND: dict[Any, Any] = {power: lambda n, alpha: n**alpha, wu: lambda n, alpha: ((5 + n) / 6) ** alpha}
-"""The length penalties, written down a second time."""
+"""The length penalties, written independently."""
 
 
 def log_probability(table: Any, source: tuple[int, ...], sequence: tuple[int, ...]) -> float:
@@ -52,10 +52,10 @@ def reference(
     stop: Any = None,
     penalty: Any = power,
 ) -> list[Hypothesis]:
-    """The rule of beam.py once more, for one sentence, in lists, to the limit.
+    """The rule of beam.py written with lists, for one sentence, up to the limit.
 
-    ``stop(scores, leading, step)`` may end it before: scores of the finished ones, best first, and the best
-    log-probability that goes on.
+    ``stop(scores, leading, step)`` may end it earlier. It gets the scores of the finished hypotheses, best first, and
+    the best log-probability of an unfinished one.
     """
     live, finished, unfinished = [(0.0, ())], [], []
     for step in range(1, limit + 1):
@@ -133,7 +133,7 @@ def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them
 @pytest.mark.parametrize(("penalty", "alpha"), [(power, 0.0), (power, 0.7), (power, 2.0), (wu, 0.8), (wu, 1.5)])
 @pytest.mark.parametrize("levels", [0, 3])  # 3: many scores tie
 def test_stopping_early_loses_nothing(toys: Any, penalty: Any, alpha: float, levels: int) -> None:
-    """As many steps as the limit allows find the same, for every penalty; and it does stop."""
+    """Searching up to the limit finds the same hypotheses, for every penalty; and the search does stop early."""
     stopped = 0
     for seed, (beam, n_best, least) in enumerate([(2, 1, 0), (3, 3, 0), (4, 1, 3), (4, 4, 3)]):
         table = ending(toys.random(seed, levels=levels))
@@ -152,7 +152,7 @@ def test_stopping_early_loses_nothing(toys: Any, penalty: Any, alpha: float, lev
 
 
 def ending(table: Any) -> Any:
-    """A model that is sure of the end after three words, and of nothing after five."""
+    """A model that is certain of the end after three words, and of nothing after five."""
 
     def turned(source: Any, prefix: Any) -> torch.Tensor:
         row: torch.Tensor = table(source, prefix)
@@ -290,7 +290,7 @@ def test_finished_sentences_leave_the_batch(toys: Any) -> None:
     )
     assert [h.tokens for h in (*first, *second, *third)] == sources
     rows = stepper.steps
-    assert rows[0] == 3  # one row a sentence until there is something to tell hypotheses apart
+    assert rows[0] == 3  # one row per sentence until hypotheses differ
     assert rows[1] == 9
     assert all(after <= before for before, after in itertools.pairwise(rows[1:]))
     assert rows[-1] in (3, 6)
@@ -363,7 +363,7 @@ def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
         stepper, *toys.padded(toys.sources), SearchTask(symbols, max_lengths=9, n_best=3), Search(beam=3)
     )
     assert [[h.tokens for h in hypotheses] for hypotheses in found] == [[()]] * 5
-    assert stepper.steps == [5]  # nothing is left to go on with
+    assert stepper.steps == [5]  # no hypothesis is left to extend
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The coverage penalty: its equation on toys and real models, exact stopping under it, and that off it asks nothing."""
+"""The coverage penalty: its equation on toys and real models, exact stopping with it, and no cost if it is off."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Never:
 
 @pytest.fixture
 def attending(toys: Any) -> Any:
-    """Toys that look."""
+    """Toy models with attention."""
 
     class Looking(toys.stepper):  # type: ignore[name-defined, misc]
         asked = 0
@@ -119,7 +119,7 @@ def test_a_wide_beam_is_exhaustive_search(toys: Any, attending: Any, penalty: An
 @pytest.mark.parametrize(("penalty", "alpha"), [(power, 0.0), (power, 0.7), (power, 2.0), (wu, 1.5)])
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 def test_stopping_early_loses_nothing(toys: Any, attending: Any, penalty: Any, alpha: float, beta: float) -> None:
-    """The same to the bit as without stopping; and it does stop, where length is not what counts most."""
+    """Bit for bit as without early stopping; and it does stop, if length does not dominate the score."""
     stopped = 0
     for seed, (beam, n_best) in enumerate([(1, 1), (2, 1), (3, 3), (4, 1), (4, 4)]):
         steps, results = [], []
@@ -140,7 +140,7 @@ def test_stopping_early_loses_nothing(toys: Any, attending: Any, penalty: Any, a
 
 
 def short(table: Any) -> Any:
-    """Likely to end after three words, and never likely to go on for long."""
+    """A model that probably ends after three words, and never continues for long."""
 
     def turned(source: Any, prefix: Any) -> torch.Tensor:
         row: torch.Tensor = table(source, prefix)
@@ -150,7 +150,7 @@ def short(table: Any) -> Any:
 
 
 def test_ahead_compares_with_what_the_open_ones_would_score_now(toys: Any, attending: Any) -> None:
-    """With alpha 0 nothing is gained by length, but coverage can be: what it finds is never better than the exact."""
+    """With alpha 0, length gains nothing, but coverage can: `Ahead` never finds a better score than `Exact`."""
     worse = 0
     for seed in range(8):
         asked: dict[str, Any] = {"max_lengths": 9, "beam": 3, "alpha": 0.0, "coverage": 1.0}
@@ -214,7 +214,7 @@ def test_attention_of_another_shape_is_refused(toys: Any, attending: Any) -> Non
             rows, weights, following = super().step_attending(tokens, state)
             return rows, weights[:, 1:], following
 
-    with pytest.raises(ShapeError, match="a column a source symbol"):
+    with pytest.raises(ShapeError, match="a column for each source symbol"):
         beam_search(
             Wide(toys.random(1)),
             *toys.padded(toys.sources),
@@ -237,7 +237,7 @@ def networks() -> list[Any]:
 @torch.no_grad()
 @pytest.mark.parametrize("number", range(4))
 def test_a_step_attends_as_the_whole_pass_does(number: int) -> None:
-    """For hypotheses of a beam: row by row the weights of a forward pass, in the layer that aligns best."""
+    """For hypotheses of a beam, row by row: the weights of a forward pass, in the layer that aligns best."""
     model = networks()[number]
     assert isinstance(model, Attending)
     source, lengths = torch.randint(4, 20, (3, 6)), torch.tensor([6, 2, 4])
@@ -259,7 +259,7 @@ def test_a_step_attends_as_the_whole_pass_does(number: int) -> None:
 
 
 def test_a_translators_scores_have_it(trained: Path) -> None:
-    """Of each of the n best: the score without it, and beta times what the attention recorded afterwards says."""
+    """Each n-best score is the score without the penalty plus beta times the penalty, recomputed from attention."""
     translator, beta = Translator.load(trained), 0.4
     texts = ["eins zwei drei", "sieben acht"]
     plain = translator.searching(beam=4, stopping="patience", patience=9.0)

@@ -1,4 +1,4 @@
-"""Diverse beam search: beam search without diversity, the algorithm once more in lists, and what it is for."""
+"""Diverse beam search: equal to beam search without diversity and to a plain reference; and groups do differ."""
 
 from __future__ import annotations
 
@@ -80,6 +80,26 @@ def test_without_diversity_it_is_beam_search(toys: Any, groups: int, strength: f
             *toys.split(toys.symbols, **shared, beam=3 * groups, groups=groups, diversity=strength, n_best=3 * groups),
         )
         assert diverse == plain
+
+
+def test_fewer_are_the_first_of_more(toys: Any) -> None:
+    """Groups that agree do not leave fewer than are wanted, where there are more."""
+    agreeing = 0
+    for seed in range(4):
+        found = [
+            diverse_beam_search(
+                toys.stepper(toys.random(seed)),
+                *toys.padded(toys.sources),
+                SearchTask(toys.symbols, max_lengths=[6, 4, 5, 2, 7], n_best=n, stop=Exact()),
+                Search(beam=6, groups=2, diversity=0.1),
+            )
+            for n in (1, 2, 3, 6)
+        ]
+        for *fewer, whole in zip(*found, strict=True):
+            for n, some in zip((1, 2, 3), fewer, strict=True):
+                assert some == whole[:n]
+            agreeing += len(whole) < 6
+    assert agreeing
 
 
 def test_groups_that_pay_enough_begin_differently(toys: Any) -> None:

@@ -1,4 +1,4 @@
-"""An ensemble is the mean of its models, step by step; of a model with itself it is that model."""
+"""An ensemble is the mean of its models, step by step; the ensemble of a model with itself is that model."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_search_over_graphs_is_the_search_over_the_model(name: str, beam: int)
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_rows_that_joined_late_are_padded_twice(name: str) -> None:
-    """By the search, to the others' length, and by the graph, to the bucket's."""
+    """The search pads to the length of the others, the graph to that of the bucket."""
     model = model_of(name)
     graphs = Graphs(model, Again())
     state, late = model.start(*sources_of(3, 9)), model.start(*sources_of(2, 18, seed=2))
@@ -122,7 +122,7 @@ def test_rows_that_joined_late_are_padded_twice(name: str) -> None:
 
 @torch.no_grad()
 def test_a_state_stays_what_it_was() -> None:
-    """Two searches in turn, of the same bucket: neither sees anything of the other's."""
+    """Two searches of the same bucket in turn do not affect each other."""
     model = model_of()
     graphs, tokens = Graphs(model, Again()), torch.tensor([5, 6, 7])
     one, other = model.start(*sources_of(3, 9)), model.start(*sources_of(3, 9, seed=2))
@@ -160,7 +160,7 @@ def test_several_threads_search_over_the_same_graphs() -> None:
 
 @torch.no_grad()
 def test_nothing_of_another_search_is_left() -> None:
-    """NaN in a larger state before: where this one's padding is."""
+    """An earlier, larger search leaves NaN where this one has padding."""
     model = model_of()
     graphs, capture = Graphs(model, Again()), torch.tensor([5] * 4)
     poisoned = model.start(*sources_of(4, 15, seed=3))
@@ -212,14 +212,14 @@ def test_where_something_is_learned_the_model_itself_steps() -> None:
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_a_step_decides_nothing_by_numbers_on_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it could not be captured. Tensors that have no numbers tell: who asks for one gets an error."""
+    """Otherwise it could not be captured. Tensors without values show it: reading one raises an error."""
     captured: list[Bucket] = []
 
     def capture(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[tuple[Tensor, ...], Callable[[], None]]:
         captured.append(bucket)
         return compute(), lambda: None
 
-    # They look at the numbers on a CPU alone, where nothing waits for it, and catch the error.
+    # They read values only on a CPU, where nothing waits for them, and catch the error.
     monkeypatch.setattr(functional, "_can_inspect", lambda _: False)
     model, bucket = model_of(name), Bucket(4, 1, 16, 16)
     graphs = Graphs(model, capture)

@@ -1,4 +1,4 @@
-"""Phrases always appear; of what contains them nothing is lost: the automaton and the search by exhaustion."""
+"""Required phrases always appear, and no hypothesis with them is lost: automaton and search against enumeration."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_without_phrases_it_is_beam_search(toys: Any, beam: int) -> None:
 
 
 def test_what_a_search_finds_anyway_is_found_in_the_same_way(toys: Any) -> None:
-    """A sure model writes 3 4 5 by itself; asked for "4 5" it has nothing to change."""
+    """A model that is certain writes 3 4 5 by itself; requiring "4 5" changes nothing."""
     stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
     found = lexical_beam_search(
         stepper,
@@ -163,7 +163,7 @@ def test_what_a_search_finds_anyway_is_found_in_the_same_way(toys: Any) -> None:
 
 
 def test_forced_symbols_take_room_from_phrases(toys: Any) -> None:
-    """A limit of four has the forced symbol, a phrase of two and the end; a limit of three is an error."""
+    """A limit of four has room for the forced symbol, a phrase of two and the end; a limit of three is an error."""
     symbols, stepper = replace(toys.symbols, forced=(3,)), toys.stepper(toys.random(1))
     known = stepper, *toys.padded([(4,)]), [[[(4, 5)]]]
     ((found,),) = lexical_beam_search(*known, SearchTask(symbols, max_lengths=4), Search(beam=4))
@@ -174,9 +174,9 @@ def test_forced_symbols_take_room_from_phrases(toys: Any) -> None:
 
 @pytest.mark.parametrize("beam", [4, 5, 8])
 def test_a_phrase_need_not_wait_for_the_limit(toys: Any, beam: int) -> None:
-    """Each symbol that a sure model did not want costs it 9, wherever: three of them are what the phrase costs.
+    """Each symbol that a certain model does not predict costs 9 at any position, so the phrase costs three of them.
 
-    Before it is found, hypotheses that put the phrase off are more probable, and many.
+    Until it is found, there are many more probable hypotheses that postpone the phrase.
     """
     for limit in (9, 12, 20):
         ((best,),) = lexical_beam_search(

@@ -1,4 +1,4 @@
-"""``best`` is a stable sort, cut; whatever ties."""
+"""``best`` is the beginning of a stable sort, with any ties."""
 
 from __future__ import annotations
 

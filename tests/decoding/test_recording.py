@@ -1,4 +1,4 @@
-"""A search that is written down: it finds the same, does nothing where nobody writes, and its tree is what it did."""
+"""Recorded searches: recording changes nothing, costs nothing if it is off, and the tree is what the search did."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def searched(toys: Any, name: str, seed: int, recorder: Recorder | None) -> Any:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_paths_that_survive_are_what_was_found(toys: Any, name: str, seed: int) -> None:
-    """And recording changes nothing in it, to the last bit."""
+    """Recording changes nothing, bit for bit."""
     recorder = Recorder(toys.symbols)
     found = searched(toys, name, seed, recorder)
     assert found == searched(toys, name, seed, None)
@@ -61,7 +61,7 @@ def test_the_paths_that_survive_are_what_was_found(toys: Any, name: str, seed: i
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_tree_is_the_definition_of_the_search(toys: Any, seed: int) -> None:
-    """Step by step, every extension of what was in the beam by hand: who went on, ended, and was pruned."""
+    """Every extension of the beam, computed by hand at each step: which ones continued, ended, and were pruned."""
     table, beam = toys.random(seed), 3
     recorder = Recorder(toys.symbols)
     found = searched(toys, "beam", seed, recorder)
@@ -89,7 +89,7 @@ def test_the_tree_is_the_definition_of_the_search(toys: Any, seed: int) -> None:
 
 
 def check_pruned(tree: Tree, step: int) -> None:
-    """What was in the beam and is called pruned left no hypothesis in it or ended, in the step after."""
+    """A hypothesis of the beam that is marked as pruned has no extension in the next beam and none that ended."""
     kept = {node.parent for node in tree.nodes if node.place is not None or node.score is not None}
     for place, node in enumerate(tree.nodes):
         if node.step == step and node.place is not None:
@@ -112,7 +112,7 @@ def test_sentences_have_trees_of_their_own(toys: Any) -> None:
 
 
 class Idle(Recorder):
-    """Is called, and does nothing."""
+    """A recorder that is called and does nothing."""
 
     def note(self, *given: Any) -> None: ...
 
@@ -133,7 +133,7 @@ def operations() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_without_a_recorder_nothing_is_computed_for_one(toys: Any, name: str) -> None:
-    """The search itself does the same for a recorder as without; all that recording costs is the recorder's."""
+    """The search makes the same operations with a recorder as without; the recorder's work is the only cost."""
     done = []
     for recorder in (None, Idle(toys.symbols), Recorder(toys.symbols)):
         with operations() as own:

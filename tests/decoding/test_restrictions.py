@@ -1,4 +1,4 @@
-"""What is forbidden never comes out, what is given comes first, and of the rest nothing is lost: exhaustive search."""
+"""Forbidden text never appears, given prefixes come first, and nothing else is lost: compared with enumeration."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_wide_beam_finds_all_that_is_allowed_and_no_more(toys: Any, case: str)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_a_narrow_search_keeps_them_in_any_batch(toys: Any, case: str, beam: int) -> None:
-    """Rows are selected and repeated, sentences leave: what each has written goes with it."""
+    """Rows are selected and repeated, and sentences leave; the text of each row stays with it."""
     restrictions, allowed = CASES[case]
     limits, n = [12, 5, 9, 12, 6], len(toys.sources)
     restrictions = [*restrictions, NoRepeat(3)] if case == "nothing" else restrictions
@@ -175,7 +175,7 @@ def test_what_forbids_nothing_is_refused() -> None:
 
 
 def test_what_a_model_says_of_dead_rows_is_not_looked_at(toys: Any) -> None:
-    """Of anything but the one possible beginning it says NaN."""
+    """The model returns NaN for any prefix but the only possible one."""
     beginning = (1, 4, 3)
 
     def frail(source: Any, prefix: Any) -> torch.Tensor:

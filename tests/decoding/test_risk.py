@@ -11,7 +11,7 @@ from multihead.errors import ConfigurationError, MultiheadError
 
 
 def overlap(hypothesis: str, reference: str) -> float:
-    """Not symmetric, so that the two cannot be mixed up."""
+    """Not symmetric, so that a test detects exchanged arguments."""
     return len(set(hypothesis) & set(reference)) / max(len(set(hypothesis)), 1)
 
 

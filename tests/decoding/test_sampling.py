@@ -1,4 +1,4 @@
-"""Samples have the distribution that was asked for, and neither the batch nor its order changes one."""
+"""Samples have the requested distribution, and depend neither on the rest of the batch nor on its order."""
 
 from __future__ import annotations
 

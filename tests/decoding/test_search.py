@@ -1,17 +1,22 @@
-"""What holds for greedy search, for both searches alike, for forced decoding and for the protocol."""
+"""Properties of greedy search, of greedy and beam search alike, of forced decoding, and of the protocol."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from multihead.decoding.beam import beam_search
+from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.greedy import greedy_search
+from multihead.decoding.sampling import sample
 from multihead.decoding.scoring import force
-from multihead.decoding.search import Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.shortlist import Shortlist, Shortlisted
 from multihead.decoding.stepper import State, Stepper
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
@@ -131,6 +136,25 @@ def test_a_minimum_that_no_limit_allows_is_refused_before_a_step(toys: Any, sear
     assert stepper.log == []
 
 
+@pytest.mark.parametrize("search", [*SEARCHES, sample])
+def test_a_penalty_beyond_all_numbers_is_an_error(toys: Any, search: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"an alpha of 1000\.0 is too large for hypotheses of [0-9]+ symbols"):
+        search(
+            toys.stepper(toys.random(1)),
+            *toys.padded(toys.sources),
+            *toys.split(toys.symbols, max_lengths=6, min_lengths=4, alpha=1000.0),
+        )
+
+
+def test_lengths_are_found_without_restrictions(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These import torch, which the compiled search does without, and so for symbols that every target begins with."""
+    monkeypatch.setitem(sys.modules, "multihead.decoding.restrictions", None)
+    symbols = replace(toys.symbols, forced=(3, 4))
+    assert SearchTask(symbols, max_lengths=[3, 5]).length_lists(Search(no_repeat=2), [1, 1]) == ([3, 5], [0, 0])
+    with pytest.raises(ConfigurationError, match=r"begins with 2 fixed symbols, .* raise the limit to 3"):
+        SearchTask(symbols, max_lengths=[5, 2]).length_lists(Search(), [1, 1])
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 def test_no_way_on_is_an_error(toys: Any, search: Callable[..., Any]) -> None:
     def stuck(source: Any, prefix: Any) -> torch.Tensor:
@@ -153,13 +177,32 @@ def test_searches_need_no_gradients(toys: Any, search: Callable[..., Any]) -> No
     assert not any(row.requires_grad for row in seen)
 
 
-def test_rows_that_join_go_on_as_if_alone(toys: Any) -> None:
+def endless(toys: Any, seed: int) -> Any:
+    """A toy whose greedy hypotheses do not end."""
+
+    def table(source: Any, prefix: Any) -> torch.Tensor:
+        return toys.random(seed)(source, prefix).index_fill(0, torch.tensor([2]), -100.0)
+
+    return toys.stepper(table)
+
+
+STEPPERS: dict[str, Callable[[Any], Any]] = {
+    "toy": lambda toys: endless(toys, 6),
+    "ensemble": lambda toys: Ensemble([endless(toys, 6), endless(toys, 7)]),
+    "shortlisted": lambda toys: Shortlisted(
+        endless(toys, 6), Shortlist([2], [0, 0, 0, 0, 2, 4, 6], [3, 4, 3, 5, 4, 5]), 6
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("name", STEPPERS)
+def test_rows_that_join_go_on_as_if_alone(toys: Any, name: str, first: int) -> None:
     """Two sentences, one of them two steps ahead, stepped together: the contract of ``join``."""
-    table = toys.random(6)
-    alone = greedy_search(
-        toys.stepper(table), *toys.padded([(3, 4), (5,)]), SearchTask(type(toys.symbols)(1, 2, (0, 1)), max_lengths=6)
-    )
-    stepper = toys.stepper(table)
+    stepper, sources = STEPPERS[name](toys), [(3, 4), (5,)]
+    task = SearchTask(toys.symbols, max_lengths=6)
+    alone = [greedy_search(stepper, *toys.padded([source]), task)[0].tokens for source in sources]
+    assert [len(tokens) for tokens in alone] == [6, 6]
     written: list[list[int]] = [[1], [1]]
 
     def step(state: Any, rows: list[int]) -> Any:
@@ -168,14 +211,13 @@ def test_rows_that_join_go_on_as_if_alone(toys: Any) -> None:
             written[row].append(symbol)
         return state
 
-    state = step(step(stepper.start(*toys.padded([(3, 4)])), [0]), [0])
-    state = state.join(stepper.start(*toys.padded([(5,)])))
+    early, late = (stepper.start(*toys.padded([source])) for source in sources)
+    early = step(step(early, [0]), [0])
+    state, rows = (early.join(late), [0, 1]) if first == 0 else (late.join(early), [1, 0])
     assert state.rows == 2
     for _ in range(4):
-        state = step(state, [0, 1])
-    for symbols, hypothesis in zip(written, alone, strict=True):
-        known = hypothesis.tokens[: len(symbols) - 1]
-        assert tuple(symbols[1 : 1 + len(known)]) == known
+        state = step(state, rows)
+    assert [tuple(symbols[1:]) for symbols in written] == [alone[0], alone[1][:4]]
 
 
 def test_forced_scores_are_the_models(toys: Any) -> None:

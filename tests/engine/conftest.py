@@ -1,4 +1,4 @@
-"""Transformers of every shape with drawn weights, sentences for them, and what it means that two searches agree."""
+"""Transformers of every shape with random weights, sentences for them, and the criterion for equal searches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multihead.models.transformer import Transformer
 VOCAB = 90
 SYMBOLS = Symbols(begin=2, end=3, forbidden=(0, 1, 2))
 NEAR = 1e-4
-"""Log-probabilities as near as this are one but for rounding."""
+"""Log-probabilities that differ by less than this are equal up to rounding."""
 
 MODELS: dict[str, dict[str, Any]] = {
     "post-norm": {},
@@ -77,7 +77,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def model_of(name: str = "post-norm", seed: int = 1) -> Transformer:
-    """Every number drawn, gains, shifts and biases too."""
+    """A model with random parameters, including gains, shifts and biases."""
     torch.manual_seed(seed)
     sizes = {"width": 32, "heads": 2, "inner": 48, "encoder_layers": 2, "decoder_layers": 2}
     model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, **{**sizes, **MODELS[name]})).eval()
@@ -94,8 +94,13 @@ def sentences(count: int = 8, longest: int = 16, seed: int = 1) -> list[list[int
 
 
 def limits_of(sources: list[list[int]]) -> tuple[list[int], list[int]]:
+    """The maximum and the minimum length of the output of each sentence.
+
+    The first output has at least 17 symbols, so that the engine's cache, which starts with room for 16, must grow.
+    """
     draw = random.Random(2)
-    return [draw.randint(4, 12) for _ in sources], [draw.randint(0, 3) for _ in sources]
+    most, least = [draw.randint(4, 12) for _ in sources], [draw.randint(0, 3) for _ in sources]
+    return [18, *most[1:]], [17, *least[1:]]
 
 
 def padded(sources: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,7 +108,7 @@ def padded(sources: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def alike(got: list[Hypothesis], expected: list[Hypothesis], near: float = NEAR) -> bool:
-    """The same, but where two of them are equally probable up to rounding."""
+    """Check scores and ends up to rounding; returns whether the symbols are equal, which near ties can prevent."""
     assert len(got) == len(expected)
     assert [h.score for h in got] == pytest.approx([h.score for h in expected], abs=near)
     assert [h.finished for h in got] == [h.finished for h in expected]
@@ -125,7 +130,7 @@ def split(symbols: Symbols, **settings: Any) -> tuple[SearchTask, Search]:
 
 
 class Drawn:
-    """What the tests of this folder share."""
+    """Helpers of the tests in this folder."""
 
     vocab = VOCAB
     symbols = SYMBOLS
@@ -145,6 +150,6 @@ def drawn() -> Drawn:
 
 @pytest.fixture(params=list(MODELS))
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of each model in turn."""
+    """The name of each model in turn."""
     name: str = request.param
     return name

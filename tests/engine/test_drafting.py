@@ -1,4 +1,4 @@
-"""Greedy search with a draft finds what it finds without one, to the last bit, whatever the draft guesses."""
+"""Greedy search with a draft equals greedy search without one, bit for bit, whatever the draft guesses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multihead.models.transformer import Transformer
 
 
 def disturbed(model: Transformer, noise: float) -> Transformer:
-    """A model that often, but not always, chooses as the given one does."""
+    """A model that often, but not always, makes the same choices as the given one."""
     other = deepcopy(model)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_the_same_to_the_last_bit(drawn: Any, name: str, precision: Any, noise: 
     guesses = sum(counts[0] for _, counts in alone), sum(counts[1] for _, counts in alone)
     assert 0 <= right <= guessed
     assert guesses[0] > 0
-    if noise == 0.0:  # a model guesses itself, but for the end that a minimum forbids
+    if noise == 0.0:  # a model guesses itself, except for an end symbol that a minimum length forbids
         assert guesses[1] > 0.5 * guesses[0]
 
 

@@ -1,4 +1,4 @@
-"""The compiled search is that of `decoding.beam`, for every Transformer; a sentence's company changes no bit of it."""
+"""The compiled search equals `decoding.beam` for every Transformer, and results do not depend on other sentences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> Non
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_forced_symbols_begin_every_hypothesis_at_no_cost(drawn: Any, beam: int) -> None:
-    """As in PyTorch; the rest costs what the model says after them; one without room is returned unfinished."""
+    """As in PyTorch: the rest is scored after the forced symbols; a hypothesis without room is returned unfinished."""
     model, sources = drawn.model("pre-norm"), drawn.sentences()
     symbols = replace(drawn.symbols, forced=(7, 2, 9), forbidden=(0, 1, 2, 9))
     task, search = SearchTask(symbols, max_lengths=11, n_best=beam), Search(beam=beam, alpha=0.7)
@@ -90,7 +90,7 @@ def test_a_beam_of_one_is_greedy(drawn: Any) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", ["pre-norm", "silu, halves, biased output"])
 def test_without_scores_greedy_search_chooses_the_same_symbols(drawn: Any, kind: str, precision: Precision) -> None:
-    """Of a model, with a shortlist or a draft, and of an ensemble; other searches have scores in any case."""
+    """For a model, with a shortlist or a draft, and for an ensemble; other searches always have scores."""
     model, sources = drawn.model(kind), drawn.sentences()
     limits, least = drawn.limits(sources)
     engine, other = Engine(model, precision), Engine(drawn.model(kind, 5), precision)
@@ -141,7 +141,7 @@ def test_its_company_changes_no_bit_of_a_sentence(
 
 
 def rounded(x: torch.Tensor, precision: str, rows: bool) -> torch.Tensor:
-    """What is left of the numbers of a product."""
+    """The inputs of a product after rounding."""
     if precision == "bfloat16":
         return x.bfloat16().float()
     negative = (x < 0).any(dim=-1, keepdim=True)
@@ -196,7 +196,7 @@ def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
 
 
 def test_no_sentence_is_too_long(drawn: Any) -> None:
-    """Its positions are computed beyond those that lie in a table; the longest comes last."""
+    """Positions beyond the table are computed; the longest sentence comes last."""
     model = drawn.model("pre-norm")
     sources = [*drawn.sentences(2), [5, 9] * 350 + [3]]
     engine = Engine(model)

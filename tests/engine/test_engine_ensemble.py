@@ -81,7 +81,7 @@ def test_of_a_model_with_itself_it_is_that_model(drawn: Any, precision: Any, mea
     assert EngineEnsemble([alone], mean).search(sources, *drawn.split(drawn.symbols, **asked)) == expected
     twice = EngineEnsemble([alone, alone], mean).search(sources, *drawn.split(drawn.symbols, **asked))
     if mean == "log-probabilities":
-        assert twice == expected  # half of a logit, twice: no rounding
+        assert twice == expected  # twice half of a logit: exact
     assert all(drawn.alike(one, other, 1e-5) for one, other in zip(twice, expected, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Compiled samples are those of `decoding.sampling`; neither company nor number changes one."""
+"""Compiled samples equal those of `decoding.sampling`, independent of other sentences and of the number of samples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOW = (
 
 
 def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], near: float) -> list[bool]:
-    """Of each sample, whether its tokens are the same; those that are the same have the same probabilities."""
+    """Whether the tokens of each sample are equal; equal samples must have equal probabilities."""
     results = []
     for one, other in zip(found, expected, strict=True):
         assert len(one) == len(other)
@@ -68,7 +68,7 @@ def test_it_draws_what_is_drawn_in_pytorch(drawn: Any, kind: str) -> None:
         how: dict[str, Any] = {"seed": number - 3, "keys": keys, "sharpening": sharpening}
         expected = step_by_step(model, *drawn.padded(sources), *asked, **how)
         results = same(sample(engine, sources, *asked, **how, workers=2), expected, drawn.near)
-        assert sum(results) >= len(results) - 1  # a number on the border
+        assert sum(results) >= len(results) - 1  # a random number on the border of two symbols
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -221,7 +221,7 @@ def test_what_cannot_be_drawn_is_refused(drawn: Any) -> None:
 
 
 def test_the_library_refuses_impossible_samples(drawn: Any) -> None:
-    """What `sample` never asks for: without streams, with too many, after a sentence was added, or with a draft."""
+    """Calls that `sample` never makes: without streams, with too many, after a sentence was added, or with a draft."""
     engine, source, task, settings = Engine(drawn.model()), [5, 6, 3], SearchTask(drawn.symbols), Search(beam=2)
     with RunningSampling(engine, task, settings, 9, 1, Sharpening()) as running:
         with pytest.raises(ShapeError, match="1 to 2 random streams for each of 1 sentences, got \\[3\\]"):

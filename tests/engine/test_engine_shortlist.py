@@ -1,4 +1,4 @@
-"""With a shortlist the compiled search is that of a model which has no other symbols, to the last bit."""
+"""The compiled search with a shortlist equals that of a model without other symbols, bit for bit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_greedily_it_finds_what_is_found_with_all_others_forbidden(drawn: Any) -
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_its_company_changes_no_bit_of_a_sentence(drawn: Any, precision: Any) -> None:
-    """Though every sentence has symbols of its own."""
+    """Although every sentence has its own symbols."""
     engine = Engine(drawn.model("pre-norm"), precision, some(drawn.vocab))
     sources, asked = drawn.sentences(24), {"max_lengths": 14, "beam": 3, "n_best": 3}
     together = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)
@@ -96,7 +96,7 @@ def test_one_that_does_not_fit_is_refused(drawn: Any) -> None:
         with pytest.raises(ConfigurationError, match="make one for this model"):
             Engine(model, shortlist=wrong)
     endless = Engine(model, shortlist=Shortlist([5, 6], [0] * (drawn.vocab + 1), []))
-    with pytest.raises(ConfigurationError, match="always has the end symbol"):
+    with pytest.raises(ConfigurationError, match="must contain the end symbol"):
         endless.search(drawn.sentences(1), SearchTask(drawn.symbols, max_lengths=5))
 
 

@@ -1,4 +1,4 @@
-"""No size, id or time that was not checked reaches compiled code: wrong ones are refused in words."""
+"""Sizes, ids and times are checked before they reach compiled code; wrong ones raise an error."""
 
 from __future__ import annotations
 

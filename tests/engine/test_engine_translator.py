@@ -1,4 +1,4 @@
-"""A translator takes the compiled search wherever it has what is asked for, and says so where it has not."""
+"""A translator uses the compiled search wherever it supports the request, and reports where it does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def translator(trained: Path) -> Translator:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """As where there is no compiler."""
+    """As on a machine without a compiler."""
     before = dict(natively._loaded)
     natively._loaded["decoding"] = natively.Native(None, "plain decoding: a test")
     try:
@@ -120,13 +120,13 @@ def test_an_ensemble_with_a_model_that_is_not_compiled_is_searched_in_pytorch(tr
     both = translator.ensemble([watched])
     assert not both.compiled
     assert both.translate(TEXTS[:5]) == translator.translate(TEXTS[:5])
-    with pytest.raises(ConfigurationError, match=r"model 2 of the ensemble: hooks watch .*write float32"):
+    with pytest.raises(ConfigurationError, match=r"model 2 of the ensemble: hooks watch .*use float32"):
         both.searching(precision="int8").translate(TEXTS[:1])
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_other_precisions_translate_what_they_can(translator: Translator, precision: str) -> None:
-    """On a language of eleven words, learned well, rounding costs no word; the score shows that there is some."""
+    """On a well-learned language of eleven words, rounding changes no word; the scores show that there is rounding."""
     other = translator.searching(precision=precision)
     assert other.compiled
     known = TEXTS[:5]
@@ -139,14 +139,14 @@ def test_other_precisions_translate_what_they_can(translator: Translator, precis
         lambda: other.translate(known, prefixes=["one", "", "", "", ""]),
         lambda: other.searching(no_repeat=2).sample(known),
     ):
-        with pytest.raises(ConfigurationError, match=f"precision {precision} cannot be had here: .*write float32"):
+        with pytest.raises(ConfigurationError, match=f"precision {precision} is not available here: .*use float32"):
             search()
     with plainly(), pytest.raises(ConfigurationError, match="plain decoding: a test"):
         Translator(translator.bundle).searching(precision=precision).translate(known)
 
 
 def test_samples_are_those_of_pytorch(translator: Translator) -> None:
-    """Except for a number on the border of two symbols; empty lines have one translation, and lines are counted."""
+    """Except for numbers on the border of two symbols. Empty lines have one translation, and lines are counted."""
     how: dict[str, Any] = {"seed": 3, "sharpening": Sharpening(temperature=1.5, top_p=0.98), "max_length": 14}
     counted: list[int] = []
     found = translator.sample(TEXTS, 3, **how, progress=counted.append)

@@ -1,4 +1,4 @@
-"""Compiled forced decoding is forced decoding: alone or together, in any order, with common beginnings or without."""
+"""Compiled forced decoding equals forced decoding: alone or together, in any order, with or without common prefixes."""
 
 from __future__ import annotations
 

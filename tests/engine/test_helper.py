@@ -16,7 +16,7 @@ from multihead.engine.weights import PRECISIONS, Precision, load_search_library
 
 @pytest.fixture(autouse=True)
 def _small_models() -> Iterator[None]:
-    """Are helped, too."""
+    """Use a second thread for small models too."""
     library = load_search_library().library
     assert library is not None
     before = library.decoding_large(0)
@@ -25,7 +25,7 @@ def _small_models() -> Iterator[None]:
 
 
 def agree(search: CompiledSearch, drawn: Any, **asked: Any) -> None:
-    """One thread and two find the same, of one sentence at a time and of the last one of several."""
+    """One and two threads find the same, for single sentences and for the last of several."""
     sources = drawn.sentences(9)
     asked = {"max_lengths": 12, **asked}
     alone = search.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)

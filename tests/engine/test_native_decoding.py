@@ -1,4 +1,4 @@
-"""The compiled search is a library of its own: built when it is first wanted, from all the files that it is made of."""
+"""The compiled search is a separate library: built at the first use, from all its source files."""
 
 from __future__ import annotations
 

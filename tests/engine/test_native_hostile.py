@@ -1,4 +1,4 @@
-"""Compiled code on random shapes: equal to the plain form, without a report of a sanitizer, and without memory."""
+"""Compiled code on random shapes: equal to the plain form, no sanitizer reports, failing allocations are handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With a datastore the compiled search is that of a model mixed with the neighbours of its states."""
+"""The compiled search with a datastore equals a model mixed with the neighbours of its states."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNT, SHARE, TEMPERATURE = 5, 0.4, 3.0
 
 
 def in_bytes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as bytes, and what 1 stands for in each."""
+    """Rows as bytes, and the scale of each."""
     steps = (np.abs(rows).max(axis=1) / 127).astype(np.float32)
     return np.rint(rows / steps[:, None]).astype(np.int8), steps
 
@@ -81,7 +81,7 @@ def with_neighbours(search: Any, entries: Any) -> NeighbourSearch:
 
 
 def agree(drawn: Any, found: list[list[Hypothesis]], expected: list[list[Hypothesis]], others: int = 1) -> None:
-    """The same but for some sentences, where rounding decided between two neighbours or two hypotheses."""
+    """Equal except for a few sentences, in which rounding decides between two neighbours or two hypotheses."""
     same = 0
     for one, other in zip(found, expected, strict=True):
         if [h.tokens for h in one] == [h.tokens for h in other]:
@@ -195,7 +195,7 @@ def test_the_nearest_of_some_cells_are_those_of_plain_arithmetic(drawn: Any) -> 
         inside = ranks[:, centre_of] < probes
         expected = np.argsort(np.where(inside, -scores(keys), np.inf), axis=1)[:, :COUNT]
         found, values = store.nearest(queries, COUNT, probes=probes)
-        assert (found == expected).mean() > 0.9  # rounding exchanges neighbours, and cells on the border
+        assert (found == expected).mean() > 0.9  # rounding can exchange neighbours, and cells of entries on a border
         assert (np.diff(values, axis=1) <= 0).all()
         for threads, some in ((1, slice(None)), (3, slice(7, 9))):
             again = store.nearest(queries[some], COUNT, threads, probes=probes)
@@ -228,7 +228,7 @@ def test_a_sentence_in_cells_is_the_same_in_any_company(drawn: Any, monkeypatch:
 
 
 def test_cells_are_those_of_the_nearest_centres() -> None:
-    """Of entries around a few points, which are all found; an entry alone is a cell of its own."""
+    """Entries around a few points, which are all found; a single entry is its own cell."""
     draw = np.random.default_rng(4)
     points, own = draw.normal(size=(6, 24)).astype(np.float32), draw.integers(0, 6, 900)
     values = points[own] + 0.01 * draw.normal(size=(900, 24)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A model folder of rounded weights gives the compiled search what it would have rounded itself, to the last bit."""
+"""A model folder with rounded weights gives the compiled search the weights that it would round itself, bit for bit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_damaged_one_is_refused(trained: Path, tmp_path: Path, numbers: Number
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(FormatError, match="damaged, or changed since it was written"):
         Translator.load(folder)
-    # A file that was put together wrongly, under a hash that fits.
+    # A wrong file with a matching hash.
     path.write_bytes(whole)
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # it is mapped, and written again
     name = next(name for name in tensors if name.endswith(":largest"))

@@ -1,4 +1,4 @@
-"""A search under way can be looked at, and sentences can be taken out of it, without a trace in the others."""
+"""A running search can be inspected, and sentences can be removed from it, without any effect on the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Found = dict[int, list[Hypothesis]]
 
 
 def finish(running: RunningSearch, sources: Sequence[list[int]], between: Callable[[int, Found], None]) -> Found:
-    """What is found of the sentences, a step at a time; ``between`` is called with the number of steps made."""
+    """The results of the sentences, one step at a time; ``between`` is called with the number of steps made."""
     found: Found = {}
     for number, source in enumerate(sources):
         running.add(number, source, LIMIT)
@@ -38,7 +38,7 @@ def finish(running: RunningSearch, sources: Sequence[list[int]], between: Callab
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_dropped_ones_never_come_and_the_others_do_not_notice(drawn: Any, beam: int, workers: int) -> None:
-    """Out of the queue, out of the batch, when done, twice, unknown: the others are equal to the last bit."""
+    """From the queue, from the batch, when done, twice, or unknown: the results of the others are equal bit for bit."""
     engine, sources = Engine(drawn.model("pre-norm")), drawn.sentences(24)
     settings = SearchTask(drawn.symbols, n_best=beam), Search(beam=beam)
     with engine.open(*settings, LIMIT, workers) as running:
@@ -125,7 +125,7 @@ def test_with_a_beam_of_one_leading_grows_into_the_translation(drawn: Any) -> No
 
 
 def test_reordering_is_a_part_of_a_step(drawn: Any) -> None:
-    """Its time is told apart; before a step there is none."""
+    """Its time is reported separately; before the first step it is zero."""
     engine = Engine(drawn.model())
     with engine.open(SearchTask(drawn.symbols), Search(beam=5), LIMIT, 2) as running:
         assert running.seconds == (0.0, 0.0)

@@ -94,7 +94,7 @@ def test_a_word_that_looked_nowhere_has_no_link(translator: Translator) -> None:
 
 @pytest.mark.parametrize("mutual", [False, True])
 def test_a_word_without_tokens_has_no_link_and_costs_no_other_its_own(mutual: bool) -> None:
-    """Tokenizers that drop a character leave a word of it alone without tokens."""
+    """Tokenizers that drop a character leave a word that consists only of it without tokens."""
     weights, source = torch.tensor([[0.7, 0.1], [0.2, 0.6]]), torch.eye(2)
     spans = [(0, 3), (3, 7)]
     for text in ("the dog", "the dog \u200b"):
@@ -105,7 +105,7 @@ def test_a_word_without_tokens_has_no_link_and_costs_no_other_its_own(mutual: bo
 
 
 def test_a_space_belongs_to_the_word_that_its_token_spells() -> None:
-    """Whether the token begins with it or ends with it; alone, it is that of the next word."""
+    """Whether a token begins or ends with the space; a token that is only a space belongs to the next word."""
     text, alone = "ein Hund", torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     for spans in ([(0, 3), (3, 8)], [(0, 4), (4, 8)]):
         assert torch.equal(span_matrix(spans, text), torch.eye(2))

@@ -113,7 +113,7 @@ def test_a_model_is_its_output(files: dict[str, Path], trained: Path, tmp_path: 
 
 
 def test_a_file_that_is_not_text_is_refused_before_a_model_is_loaded(numbers: Any, tmp_path: Path) -> None:
-    """Named first, the model would translate for hours; one bad line of 200 is few enough for other uses."""
+    """If the model were loaded first, it would translate for hours; elsewhere, one bad line of 200 is acceptable."""
     sides = numbers.write(tmp_path, "test", numbers.pairs(200, 93))
     theirs = tmp_path / "theirs.en"
     theirs.write_bytes(b"one\n" * 149 + b"f\xfcnf\n" + b"one\n" * 50)

@@ -20,7 +20,7 @@ def texts(draw: np.random.Generator, count: int) -> list[str]:
 
 
 def table_of(seed: int, sentences: int = 12, ties: bool = False) -> Table:
-    """Random candidates, of which every sentence has another number; with ``ties`` features have few values."""
+    """Random candidates, a different number for every sentence; with ``ties``, features have few distinct values."""
     draw = np.random.default_rng(seed)
     sizes = [int(size) for size in draw.integers(1, 6, sentences)]
     references = [f"a {text} ." for text in texts(draw, sentences)]

@@ -47,7 +47,7 @@ def test_numbers_are_those_of_the_scores(trained: Path, numbers: Any, references
 def test_translations_are_handed_over_before_they_are_scored(
     trained: Path, numbers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scoring may fail, and translating takes longer."""
+    """Otherwise a failure in scoring would lose them, and translating takes longer."""
 
     def fails(*_: Any, **__: Any) -> Any:
         raise SurroundingsError("no memory")
@@ -60,7 +60,7 @@ def test_translations_are_handed_over_before_they_are_scored(
 
 
 def test_a_second_system_is_tested_in_pairs(trained: Path, numbers: Any, references: list[str], tmp_path: Path) -> None:
-    """A model and the file of its translations give the same; the scores of the model are those without it."""
+    """A model and the file of its translations give the same result; the model's scores do not change."""
     alone = evaluate(trained, **numbers.test, beam=2, resamples=60)
     worse = [" ".join(reversed(line.split())) for line in alone.hypotheses]
     (path := tmp_path / "worse.en").write_text("".join(line + "\n" for line in worse), encoding="utf-8")

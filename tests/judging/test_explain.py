@@ -54,7 +54,7 @@ def recurrent(translator: Translator) -> Translator:
 
 @pytest.fixture(scope="module")
 def of_pieces() -> Translator:
-    """A model with a list of pieces, which say where a word ends; untrained."""
+    """An untrained model with a list of pieces that mark the ends of words."""
     pieces = [f"{text}{after}" for text in ("a", "be", "cat", "do") for after in ("", "@@")]
     tokenizer = WordPieceTokenizer(["<blank>", "<unk>", "<s>", "</s>", *pieces], SpecialIds(pad=0, unk=1, bos=2, eos=3))
     size = len(tokenizer)
@@ -195,7 +195,7 @@ def next_log_probabilities(model: Network, source: list[int], target: list[int])
 
 
 def test_other_words_are_the_definition_written_as_loops(translator: Translator, recurrent: Translator) -> None:
-    """Every other token at every position of a word and after it, by full passes; the best, continued greedily."""
+    """The best other token at any position of a word or after it, by full passes, continued greedily."""
     tokenizer = translator.bundle.target_tokenizer
     breaks = [*starts_with_space(tokenizer.entries)]
     breaks[tokenizer.eos_id] = True
@@ -375,7 +375,7 @@ def test_what_cannot_be_explained(translator: Translator) -> None:
 
 
 def test_the_page_of_documentation_names_every_field(translator: Translator) -> None:
-    """Including every fate of a hypothesis."""
+    """The page also names every fate of a hypothesis."""
     content = explain(translator, TEXT).content()
     text = (Path(__file__).resolve().parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
     first_cells = [

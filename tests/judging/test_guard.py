@@ -11,6 +11,7 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import InputError
+from multihead.judging import guard
 from multihead.judging.guard import (
     GuardedTranslation,
     _attention_received,
@@ -104,7 +105,7 @@ def test_words_that_were_left_out_were_never_looked_at(translator: Translator, p
 
 @pytest.mark.parametrize("text", ["Ein Hund rennt", "Hund", "(Hunde), Hund.", "die roten Katzen und Hunde"])
 def test_a_wanted_translation_is_no_further_word_of_the_source(text: str) -> None:
-    """The words of a source with terms are those without; no attention is lost."""
+    """A source with terms has the same words as without, and no attention is lost."""
     words = parse_terms(["rote Katze\tginger cat", "Hund\tdog"]).annotate(text).split()
     assert len(words) > len(text.split())
     received = _attention_received([[0.5] * len(words), [1.0] * len(words)], words)
@@ -143,17 +144,32 @@ def test_what_is_searched_again_gets_better(translator: Translator, pairs: list[
     assert sum(each.marked for each in results) <= 1
 
 
-def test_where_nothing_helps_the_first_stays(translator: Translator) -> None:
-    """A sentence of unseen words, whose translation stays suspicious."""
-    texts = ["Xylophon qwertz"]
+def test_where_nothing_helps_the_first_stays(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal scores the earliest stays: the first translation, then that of the second search, then the samples."""
+    texts = ["Xylophon qwertz"]  # unseen words, whose translation stays suspicious
     settings = GuardSettings(mode="retry", threshold=0.01, beam=2, samples=2)
     (before,) = translate_guarded(translator, texts, settings=GuardSettings(threshold=0.01))
     (after,) = translate_guarded(translator, texts, settings=settings)
     assert before.marked
     assert after.first == before
     assert after.score <= before.score
-    if after.translation == before.translation:
-        assert after.remark.endswith("nothing better was found")
+    safer = _safer(translator, settings, settings.no_repeat)
+    (again,) = safer.run(TranslationRequest(safer.search_settings(), texts))
+    drawn: list[Translation] = []
+
+    def assess_equally(_: object, __: object, found: list[Translation], *___: object) -> list[GuardedTranslation]:
+        drawn[:] = found
+        return [GuardedTranslation(one, 0.5, (), True, {}) for one in found]
+
+    monkeypatch.setattr(guard, "assess", assess_equally)
+    for own, kept in ((0.4, before.translation), (0.5, before.translation), (0.6, again[0])):
+        first = replace(before, score=own)
+        request = TranslationRequest(translator.search_settings(), texts)
+        (after,) = retry(translator, request, [first], settings)
+        assert after.first == first
+        assert after.translation == kept
+        assert str(after.remark).endswith("nothing better was found") == (kept == before.translation)
+    assert len({before.translation.text, again[0].text, drawn[0].text}) == 3
 
 
 def test_a_second_search_keeps_what_is_demanded(translator: Translator, pairs: list[tuple[str, str]]) -> None:
@@ -162,17 +178,17 @@ def test_a_second_search_keeps_what_is_demanded(translator: Translator, pairs: l
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
     prefixes = ["ten ten", "", "seven", "two"]
     phrases = [["zero", ("one two", "two one")], [], ["five five five five"], []]
-    for each, prefix in zip(
-        retry(translator, TranslationRequest(translator.search_settings(), sources, prefixes=prefixes), first, RETRY),
-        prefixes,
-        strict=True,
-    ):
+    begun = retry(
+        translator, TranslationRequest(translator.search_settings(), sources, prefixes=prefixes), first, RETRY
+    )
+    with_phrases = retry(
+        translator, TranslationRequest(translator.search_settings(), sources, phrases=phrases), first, RETRY
+    )
+    for found, demands in ((begun, prefixes), (with_phrases, phrases)):  # the first ones do not comply
+        assert any(one.translation != one.first.translation for one, own in zip(found, demands, strict=True) if own)
+    for each, prefix in zip(begun, prefixes, strict=True):
         assert each.translation.text.startswith(prefix) or each.translation == each.first.translation
-    for each, wanted in zip(
-        retry(translator, TranslationRequest(translator.search_settings(), sources, phrases=phrases), first, RETRY),
-        phrases,
-        strict=True,
-    ):
+    for each, wanted in zip(with_phrases, phrases, strict=True):
         for phrase in wanted if each.translation != each.first.translation else []:
             assert any(
                 alternative in each.translation.text for alternative in [phrase] * isinstance(phrase, str) or phrase
@@ -180,7 +196,7 @@ def test_a_second_search_keeps_what_is_demanded(translator: Translator, pairs: l
 
 
 def test_what_the_first_search_forbade_stays_forbidden(translator: Translator) -> None:
-    """Where the guard's own limits are stricter, they apply."""
+    """The guard's own limits apply if they are stricter."""
     own = _safer(translator, RETRY, RETRY.no_repeat).search_settings()
     assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
     assert 0 < own.min_factor < 1

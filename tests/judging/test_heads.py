@@ -1,4 +1,4 @@
-"""A model without a head is one whose head's output is zero, in every search; changes are differences of two scores."""
+"""Removing a head equals setting its output to zero, in every search; changes are differences of two scores."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_a_table_of_all_heads(translator: Translator, texts: Any) -> None:
 
 def test_the_command_prints_the_table(call: Any, trained: Path, translator: Translator, numbers: Any) -> None:
     files = numbers.test
-    flags = ["heads", trained, "--source", files["source"], "--target", files["target"], "--quiet", "--beam", 1]
+    flags = ["heads", trained, "--source", files["source"], "--target", files["target"], "--quiet"]
     chosen = ["--head", NAMES[4], "--head", NAMES[1], "--lines", 6]
     sources, targets = (files[side].read_text(encoding="utf-8").splitlines()[:6] for side in ("source", "target"))
     heads = [parse_head(NAMES[4]), parse_head(NAMES[1])]
     expected = head_importance(translator.searching(beam=1), sources, targets, heads, bleu=2, language="en")
-    ended = call(*flags, *chosen, "--bleu", "all", "--json")
+    ended = call(*flags, *chosen, "--bleu", "all", "--beam", 1, "--json")
     assert (ended.status, ended.err) == (0, "")
     assert json.loads(ended.text) == {"model": str(trained), **expected.as_dict()}
     plain = head_importance(translator, sources, targets)

@@ -134,6 +134,8 @@ def test_perplexity_is_its_equation(translator: Translator, numbers: Any) -> Non
     assert total.value == pytest.approx(math.exp(-sum(values) / len(values)))
     assert math.isnan(Perplexity().value)
     assert Perplexity(-1e9, 3).value == math.inf
+    with pytest.raises(ConfigurationError, match=r"an alpha of 1000\.0 is too large"):
+        ScoredPair(["a", "b", "c"], [-1.0, -1.0, -1.0]).score(1000.0)
 
 
 def test_what_cannot_be_scored(translator: Translator) -> None:
@@ -200,7 +202,7 @@ def test_rows_of_tokens_and_normalised_scores(call: Any, translator: Translator,
 def test_the_command_scores_what_the_command_wrote(
     call: Any, numbers: Any, trained: Path, tmp_path: Path, form: str
 ) -> None:
-    """By the length penalty of the model, its alpha and its form."""
+    """Scores use the model's length penalty: its alpha and its form."""
     bundle, model = load_bundle(trained), tmp_path / "model"
     search = Search(**{**bundle.generation.model_dump(), "alpha": 0.7, "length_penalty": form})
     save_bundle(model, replace(bundle, generation=search), {}, "Made by a test.")
@@ -255,7 +257,7 @@ def test_what_the_command_cannot_be_asked(call: Any, trained: Path, files: dict[
 def test_a_pair_that_is_too_long_is_named_by_its_line(
     call: Any, trained: Path, numbers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, side: str
 ) -> None:
-    """Behind another window, an empty pair, and for `align` one with an empty side, which it leaves out."""
+    """After another window, an empty pair, and for `align` a pair with an empty side, which it omits."""
     monkeypatch.setattr(forced, "LONGEST", 8)
     monkeypatch.setattr(windows, "WINDOW", 3)
     usual, many = ("eins", "one"), " ".join(["eins"] * 20)

@@ -32,7 +32,7 @@ def texts(numbers: Any) -> list[str]:
 
 
 class BatchDependent(NetworkWrapper):
-    """Adds an amount per row to a symbol's log-probability if there are other rows: a dependence on the batch."""
+    """Adds an amount per row to a symbol's log-probability if there are other rows: results depend on the batch."""
 
     def __init__(self, inner: Any, amount: float) -> None:
         super().__init__(inner)
@@ -75,7 +75,7 @@ def test_a_planted_dependence_is_caught(translator: Translator, texts: list[str]
 
 
 def test_noise_is_a_near_tie_or_not_by_the_bound(translator: Translator, texts: list[str]) -> None:
-    """With a bound of twice the noise every difference is proved, with a bound of zero none."""
+    """With a bound of twice the noise, every difference is proved to be a near tie; with a bound of zero, none is."""
     amount = 6.0
     noisy = within(translator, BatchDependent(translator.bundle.model, amount), beam=1, max_length=8)
     generous = check_batches(noisy, texts, sizes=(2,), bound=2 * amount)

@@ -1,4 +1,4 @@
-"""Weights are found at equal length: what only lengthens translations gains nothing."""
+"""Weights are tuned at equal length: a feature that only lengthens translations gains nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(table: Table) -> dict[tuple[str, ...], Any]:
 
 
 def test_words_that_only_lengthen_a_translation_gain_nothing() -> None:
-    """The longer candidate has no further match, and a higher BLEU, as the reference is longer than both."""
+    """The longer candidate has no additional match but a higher BLEU, since the reference is longer than both."""
     short, longer, reference = "a b c d e f", "a b c d e f x", "a b c d e f g h i j"
     table = table_of(
         [(reference, [(short, {"forward": 0.0, "length": 0.6}), (longer, {"forward": -1, "length": 0.7})])]
@@ -44,7 +44,7 @@ def test_words_that_only_lengthen_a_translation_gain_nothing() -> None:
 
 
 def test_words_of_the_reference_are_gained_whatever_its_length() -> None:
-    """The longer candidate has more of the reference, so it wins where the reference is as long and where it is not."""
+    """The longer candidate matches more of the reference, so it wins whether or not the reference is as long."""
     for rest in ("", " k l m n"):
         own = ("a b c d x", {"forward": 0.0, "length": 0.5})
         better = ("a b c d e f g", {"forward": -1.0, "length": 0.7})

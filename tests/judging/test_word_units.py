@@ -68,7 +68,7 @@ def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
 
 
 def test_a_token_with_the_space_after_a_word_belongs_to_that_word() -> None:
-    """As in a list of pieces, where the next token has no space before it; the last piece here lacks its word's end."""
+    """As in a list of pieces without leading spaces; the last piece here does not mark the end of its word."""
     pieces = ["<blank>", "<unk>", "<s>", "</s>", "low@@", "er", "new", "你@@", "好"]
     tokenizer = WordPieceTokenizer(pieces, SpecialIds(pad=0, unk=1, bos=2, eos=3))
     ids = tokenizer.encode("new low@@ er 你@@ 好 low@@")

@@ -1,4 +1,4 @@
-"""A file that grows: whatever moment it was stopped at, who goes on ends with the same bytes, or is told why not."""
+"""A growing output file: wherever writing stops, resuming gives the same bytes, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = [0, 2, 5, 6]
 
 
 def nothing(_: Path) -> None:
-    """What usually happens between two pieces."""
+    """What is normally called between two pieces: nothing."""
 
 
 def go_on(
@@ -28,7 +28,7 @@ def go_on(
     made_from: Mapping[str, object] = MADE_FROM,
     between: Callable[[Path], None] = nothing,
 ) -> list[int]:
-    """Appends the pieces that are missing; what is told of the lines on the way."""
+    """Appends the missing pieces; returns the number of lines at the start and after each piece."""
     told: list[int] = []
     with growing_file(path, made_from) as file:
         assert file is not None

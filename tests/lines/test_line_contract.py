@@ -1,7 +1,7 @@
-"""As many lines out as in, in order, whatever they are made of: through windows, parts, samples and the guard.
+"""As many lines out as in, in order, whatever they contain: through windows, parts, samples and the guard.
 
-`Echo` gives back what it is asked to translate. All that stands between the bytes of a file and the bytes of another
-must then leave every line as it was.
+`Echo` returns the text that it is asked to translate. Everything between the bytes of the input file and the bytes of
+the output file must then keep every line unchanged.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def echo(trained: Path) -> Echo:
 def test_every_line_comes_out_where_it_went_in(
     echo: Echo, lines: list[str], window: int, most: int, crlf: bool, ended: bool
 ) -> None:
-    """White space around a line that is cut is left out; nothing else changes, but for the CR of a line's end.
+    """White space around a line that is split is removed. Nothing else changes, except for a CR at the end of a line.
 
-    Where a line is cut a CR is written as a blank.
+    In a line that is split, a CR becomes a space.
     """
     end = "\r\n" if crlf else "\n"
     content = (end.join(lines) + end * (ended and bool(lines))).encode()
@@ -127,7 +127,7 @@ SENTENCE = "Eins zwei drei vier."
 
 
 def test_a_line_of_ten_thousand_words(echo: Echo, trained: Path) -> None:
-    """It becomes sentences as they were learnt, and their translations become a line again."""
+    """The line becomes sentences like those in training, and their translations become a line again."""
     most = most_tokens(echo.lengths, echo.reach)
     limits = {"max_source": most[0], "max_sentence": most[1]}
     line = " ".join([SENTENCE] * 2500)
@@ -220,7 +220,7 @@ TEXT = ["eins zwei", "", "drei", "vier fünf"]
 
 
 def test_side_files_are_demands_line_by_line(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In windows, and from any line on, as what is demanded of all of them at once."""
+    """Restrictions in windows, and from any line on, equal the same restrictions on all lines at once."""
     real = Translator.load(trained).searching(beam=2, max_length=7)
     demanded = files(tmp_path, prefixes="two\n\n  \nseven eight\n", phrases="zero\tsix ||| ten\n\n\nsix\n")
     wanted: dict[str, Any] = {
@@ -246,7 +246,7 @@ def test_what_something_is_demanded_of_is_not_cut(trained: Path, tmp_path: Path)
     assert window.rows[0] == real.translate(["Eins zwei. Drei vier."], prefixes=["two"])[0]
     said = [remark for remark in window.remarks if "more than the 11" in remark]
     assert [remark.split(":")[0] for remark in said] == ["line 1", "line 2"]
-    assert said[0].endswith("translated whole, because of what is demanded of it")
+    assert said[0].endswith("translated whole, because it has a prefix or phrases")
     assert said[1].endswith("translated in 2 parts")
 
 
@@ -260,6 +260,7 @@ def test_what_something_is_demanded_of_is_not_cut(trained: Path, tmp_path: Path)
         ("phrases", "\n\na\t\tb\n\n", r"phrases:3: a phrase has no characters"),
         ("phrases", "\n\na ||| \n\n", r"phrases:3: a phrase has no characters"),
         ("phrases", "\n\n\none two three four five six seven\n", r"phrases:4: its phrases and the end symbol need"),
+        ("phrases", "\n\n" + "\t".join(["one"] * 30) + "\n\n", r"phrases:3: its 30 phrases .* are too many"),
         ("prefixes", "\n\n\none two three four five six seven\n", r"prefixes:4: its prefix and the end symbol need"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is asked beyond a search: the consensus of several, several models as one, and what excludes what."""
+"""Requests beyond a plain search: the consensus of several, ensembles, and options that exclude each other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_consensus_is_the_best_on_average_over_the_others(metric):
     candidates = [Translation(text, 0.0, True, None, -float(place)) for place, text in enumerate(texts)]
     means = [sum(scores.sentence_score(one, [two]).score for two in texts) for one in texts]
     assert consensus(candidates, metric) is candidates[means.index(max(means))]
-    # One that is all but certain is its own consensus.
+    # A hypothesis with nearly all of the probability is its own consensus.
     sure = [Translation(text, 0.0, True, None, 0.0 if text == "a cat" else -60.0) for text in texts]
     assert consensus(sure, metric, drawn=False).text == "a cat"
 
@@ -98,7 +98,7 @@ def test_a_model_with_itself_is_the_model(translator, trained, mean):
 
 
 def test_different_models_as_one(translator, trained):
-    """The same vocabulary, other weights. Whichever is first, they are the same ensemble, and neither of the two."""
+    """Same vocabulary, other weights: in either order they form the same ensemble, which differs from both models."""
     other, generator = Translator.load(trained), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in other.bundle.model.parameters():
@@ -129,7 +129,7 @@ def test_an_ensemble_of_ensembles_has_all_their_models(translator, trained):
 
 
 class Short(NetworkWrapper):
-    """Tells seven positions apart."""
+    """A model that distinguishes only seven positions."""
 
     @property
     def max_positions(self):
@@ -146,7 +146,7 @@ def test_an_ensemble_reaches_as_far_as_its_shortest(translator):
 
 
 def test_an_ensemble_needs_one_vocabulary(translator, numbers):
-    with pytest.raises(ConfigurationError, match="needs another model"):
+    with pytest.raises(ConfigurationError, match="needs at least two models"):
         translator.ensemble([])
     tokenizer = Tokenizer.learn(["eins zwei"] * 3, 300)
     other = Translator(replace(translator.bundle, target_tokenizer=tokenizer))
@@ -173,8 +173,8 @@ def line_options(search: Search, **wishes: Any) -> LineOptions:
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        ({"n_best": 2, "metric": "chrf"}, "n_best is of a search"),
-        ({"n_best": 2, "sampling": Sampling(sample=2)}, "n_best is of a search"),
+        ({"n_best": 2, "metric": "chrf"}, "n_best applies to a search"),
+        ({"n_best": 2, "sampling": Sampling(sample=2)}, "n_best applies to a search"),
         ({"sampling": Sampling(), "metric": "chrf"}, "chooses among several"),
         ({"n_best": 2, "guard": GuardSettings(mode="retry")}, "not for several"),
         ({"sampling": Sampling(sample=2), "guard": GuardSettings(mode="retry")}, "not for several"),
@@ -189,5 +189,5 @@ def test_what_excludes_what(wishes, said):
 
 def test_samples_know_no_phrases(translator):
     asked = TranslationRequest(translator.search_settings(), TEXTS, sampling=Sampling(sample=2))
-    with pytest.raises(ConfigurationError, match="cannot be had with samples"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with samples"):
         translate_texts(translator, replace(asked, phrases=[["one"], [], [], []]))

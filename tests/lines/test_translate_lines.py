@@ -1,4 +1,4 @@
-"""Lines and rows: what is written can be read back, whatever it says, and a stream is not read ahead of itself."""
+"""Lines and rows: any text that is written can be read back, and a stream is not read ahead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_more_than_the_beam_holds_cannot_be_wanted(n: int) -> None:
 
 
 def test_windows_are_translated_as_they_come(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window is handed out before a line of the next one is asked for: memory holds one, however many come."""
+    """A window is returned before the next one is read, so memory holds one window, however many there are."""
     monkeypatch.setattr(module, "WINDOW", 3)
     asked: list[int] = []
 

@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], er
 
 
 def actors(kind: str = "MapWorker") -> list[int]:
-    """The processes of Ray that work: for shards that they read, or for those that they are sent (_Applied)."""
+    """The working processes of Ray: for shards that they read, or that are sent to them (_Applied)."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -88,7 +88,7 @@ def test_a_node_is_killed(call: Any, numbers: Numbers, trained: Path, tmp_path: 
 def test_prepared_and_cleaned_text(
     call: Any, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The nodes cut text into subwords and judge pairs, and one is killed in the middle of each: the same folders."""
+    """Nodes segment text and judge pairs; a node is killed in the middle of each, and the folders are the same."""
     pytest.importorskip("ray.data", reason='ray is not installed: pip install "multihead[ray]"')
     import ray_cluster
 
@@ -119,5 +119,5 @@ def test_prepared_and_cleaned_text(
             outputs = ["--output", folder / "kept.de", "--output-target", folder / "kept.en"]
             ended = call("clean", *files, *outputs, *engine)
             assert ended.status == 0, ended.err
-    assert kills == 2  # the head is left
+    assert kills == 2  # the head remains
     assert numbers.contents(tmp_path / "one") == numbers.contents(tmp_path / "three")

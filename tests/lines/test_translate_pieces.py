@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def evaluated(call: Any, model: Path, numbers: Numbers, saved: Path, *flags: object) -> tuple[dict[str, Any], bytes]:
-    """All that an evaluation prints and writes, but for the time."""
+    """Everything that an evaluation prints and writes, except the time."""
     words = (*numbers.flags(numbers.test), "--json", "--resamples", 40, "--threads", 1, "--save", saved)
     ended = call("evaluate", model, *words, *flags)
     assert ended.status == 0, ended.err

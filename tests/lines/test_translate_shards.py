@@ -1,7 +1,8 @@
-"""Translating shards: the bytes of one machine, whatever the text is made of, however often the work stops."""
+"""Translating shards gives the bytes of one machine, for any text, however often the work stops."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -18,6 +19,8 @@ from multihead.errors import ConfigurationError
 from multihead.lines import windows
 from multihead.lines.translate_shards import Models, ShardedText, TranslatedShard, decides
 from multihead.lines.windows import LineOptions
+from multihead.text.languages import Languages
+from multihead.translating.companions import Companions
 from multihead.translating.request import TranslationRequest
 from multihead.workers import InProcess
 
@@ -54,7 +57,7 @@ def write(path: Path, lines: list[str]) -> Path:
     ],
 )
 def test_the_bytes_of_one_machine(call: Any, trained: Path, tmp_path: Path, flags: tuple[object, ...]) -> None:
-    """With all rows, remarks and numbers of lines; the text in several files is the same text."""
+    """Including all rows, remarks and line numbers; the same text can be in several files."""
     files = {"prefixes": write(tmp_path / "prefixes", PREFIXES), "phrases": write(tmp_path / "phrases", PHRASES)}
     flags = tuple(files.get(str(word), word) for word in flags)
     text = write(tmp_path / "text", LINES)
@@ -135,7 +138,7 @@ def test_stopped_and_resumed(call: Any, trained: Path, tmp_path: Path, monkeypat
         patch.setattr(TranslatedShard, "__call__", stopped)
         ended = call(*words)
     assert ended.status == 130
-    assert "stopped after 6 of 9 lines; run the same command again for the others" in ended.err
+    assert "stopped after 6 of 9 lines; run the same command again to continue" in ended.err
     assert "beam was " in (refused := call(*words, "--beam", 2)).err
     assert refused.status == 2
     write(tmp_path / "text", [*LINES[:-1], "eins"])
@@ -178,11 +181,11 @@ def test_errors_name_the_line_of_the_whole_text(call: Any, trained: Path, tmp_pa
         ended = call("translate", trained, "--engine", "local:1", *words)
         assert (ended.status, said in ended.err) == (2, True)
     ended = call("translate", trained, "--input", text, "--input", text)
-    assert (ended.status, "several files and URLs are read by engines" in ended.err) == (2, True)
+    assert (ended.status, "several files and URLs need an engine" in ended.err) == (2, True)
 
 
 def test_another_model_in_another_process_is_noticed(trained: Path, tmp_path: Path) -> None:
-    """As on a machine whose folder of the same name holds another model."""
+    """As on a machine that has another model in a folder of the same name."""
     models = Models(trained, threads=1)
     translator = Translator.load(trained)
     options = LineOptions(TranslationRequest(translator.search_settings()))
@@ -190,9 +193,22 @@ def test_another_model_in_another_process_is_noticed(trained: Path, tmp_path: Pa
     function = TranslatedShard(models, options, decides(models, translator, options), None, str(tmp_path / "out"))
     written = function(text.shards[0])
     assert (tmp_path / "out.shards" / written.name).read_text().splitlines() == translator.translate(LINES)
-    other = replace(function, decided={**function.decided, "models": ["another"]})
+    other = replace(function, decided={**function.decided, "models": "another"})
     with pytest.raises(ConfigurationError, match="would not translate as the machine that began the work: models is"):
         other(text.shards[0])
+
+
+def test_the_same_models_in_other_roles_are_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multihead.bundle.model_digest", lambda path: f"<{path}>")
+    one, other = Path("one"), Path("other")
+    every = [
+        Companions(**{name: tuple(path for path, role in zip((one, other), roles, strict=True) if role == name)
+                      for name in ("others", "reverse", "judge")})
+        for roles in itertools.product(("others", "reverse", "judge"), repeat=2)
+    ]  # fmt: skip
+    every += [Companions(), Companions((one, other), "log-probabilities")]
+    assert len({Models(Path("own"), each).identity for each in every}) == len(every)
+    assert Models(Path("own")).identity != Models(Path("own"), languages=Languages("de", "en")).identity
 
 
 def test_engines() -> None:
@@ -203,7 +219,7 @@ def test_engines() -> None:
 
 @pytest.mark.proof
 def test_killed_and_resumed_in_processes(call: Any, numbers: Numbers, trained: Path, tmp_path: Path) -> None:
-    """The parent is killed in the middle: its processes end, too, and another engine ends the work."""
+    """The parent is killed in the middle: its processes end too, and another engine finishes the work."""
     pairs = numbers.pairs(4 * windows.WINDOW, 7)
     text, output = write(tmp_path / "text", [source for source, _ in pairs]), tmp_path / "out"
     shards = tmp_path / "out.shards"

@@ -1,4 +1,4 @@
-"""Parquet of translations: the texts and numbers of the lines that are written otherwise, in order."""
+"""Translations as Parquet: the same texts and numbers, in order, as in lines."""
 
 from __future__ import annotations
 

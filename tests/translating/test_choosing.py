@@ -1,7 +1,8 @@
-"""Choosing among candidates: corners are the plain choices, features are the scores, batches do not matter."""
+"""Choosing among candidates: single weights give the plain choices, features equal scores, batches do not matter."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from multihead.judging.score import score
 from multihead.translating.choosing import FEATURES, measure
 from multihead.translating.consensus import chrf_table, chrf_utility, consensus
 from multihead.translating.request import USUAL, Sampling, TranslationRequest, Weights
+from multihead.translating.searching import Translation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -83,7 +85,7 @@ def test_the_weight_of_agreement_alone_is_minimum_bayes_risk(translator: Transla
 
 
 def test_greedy_translations_and_samples_are_candidates_together(translator: Translator) -> None:
-    """A greedy translation has its score among the samples, also where no scores are asked for."""
+    """A greedy translation among samples has its score, also if no scores are requested."""
     greedy, drawing = translator.searching(beam=1), Sampling(sample=3, seed=2)
     rows = [
         [own, *drawn] for own, drawn in zip(greedy.translations(TEXTS), greedy.sample(TEXTS, 3, seed=2), strict=True)
@@ -101,12 +103,21 @@ def test_greedy_translations_and_samples_are_candidates_together(translator: Tra
         assert len(chosen(greedy, metric="chrf", **asked)) == len(TEXTS)
 
 
+def complete_texts(row: list[Translation]) -> list[str]:
+    """Different texts, of the complete translations where there are any."""
+    return list(dict.fromkeys(one.text for one in [one for one in row if one.finished] or row))
+
+
 def test_one_sample_is_a_candidate_beside_a_beam(translator: Translator) -> None:
-    """Which is another one only where the beam does not have it."""
-    asked: dict[str, Any] = {"sampling": Sampling(sample=1, seed=2), "both": True, "metric": "chrf"}
-    drawn = translator.sample(TEXTS, 1, seed=2)
-    for text, beam, (sample,) in zip(chosen(translator, **asked), translator.n_best(TEXTS, 4), drawn, strict=True):
-        assert text in [one.text for one in (*beam, sample)]
+    """It is the only reference, so it is chosen, whether the beam has it or not."""
+    drawing = Sampling(sample=1, seed=2, temperature=1.5)
+    asked: dict[str, Any] = {"sampling": drawing, "both": True, "metric": "chrf"}
+    drawn = [sample for (sample,) in translator.candidates(request(translator, sampling=drawing))]
+    beams = translator.n_best(TEXTS, 4)
+    for found, beam, sample in zip(measure(translator, request(translator, **asked)), beams, drawn, strict=True):
+        assert [one.text for one in found.translations] == complete_texts([*beam, sample])
+    assert chosen(translator, **asked) == [sample.text for sample in drawn]
+    assert any(sample.text not in complete_texts(beam) for beam, sample in zip(beams, drawn, strict=True))
 
 
 def test_features_are_the_scores_of_the_models(translator: Translator) -> None:
@@ -163,18 +174,37 @@ def test_the_table_of_chrf_is_chrf(texts: list[str]) -> None:
         assert [table(one, other) for other in texts] == pytest.approx([utility(one, other) for other in texts])
 
 
+def test_a_text_that_says_one_word_again_and_again_does_not_slow_the_table_down() -> None:
+    """There is a product for each number of times that two texts have an n-gram, not one has it."""
+    draw = np.random.default_rng(1)
+    texts = ["".join(draw.choice(list("abcdefghij "), 150)) for _ in range(50)]
+    took = []
+    for more in (["ha "], ["ha " * 3000]):
+        began = time.process_time()
+        table = chrf_table([*texts, *more])
+        took.append(time.process_time() - began)
+        assert table(texts[0], more[0]) == pytest.approx(chrf_utility()(texts[0], more[0]))
+    assert took[1] < 10 * took[0] + 0.5
+
+
 def test_incomplete_candidates_lose_to_complete_ones(translator: Translator) -> None:
-    cut = translator.searching(max_length=2)
-    for found in measure(cut, request(cut, weights=ALL)):
-        assert len({one.finished for one in found.translations}) == 1
-        assert len({one.text for one in found.translations}) == len(found.translations)
+    cut, both = translator.searching(max_length=2), 0
+    for found, row in zip(measure(cut, request(cut, weights=ALL)), cut.n_best(TEXTS, 4), strict=True):
+        assert [one.text for one in found.translations] == complete_texts(row)
+        both += len({one.finished for one in row}) > 1
+    assert both
 
 
 def test_weights_are_text() -> None:
     assert Weights.parse("forward=0.5, length=-0.25") == Weights(forward=0.5, length=-0.25)
     assert Weights.parse(str(ALL)) == ALL
     assert str(USUAL) == "forward=1,reverse=0.2,agreement=1,judge=0.2"
-    for text, said in (("", "expected text"), ("forward", "expected text"), ("forwards=1", "did you mean 'forward'")):
+    for text, said in (
+        ("", "expected text"),
+        ("forward", "expected text"),
+        ("forward=1, forward=2", "each name once"),
+        ("forwards=1", "did you mean 'forward'"),
+    ):
         with pytest.raises(ConfigurationError, match=said):
             Weights.parse(text)
     for wrong in ("forward=x", "reverse=-1", "length=inf"):

@@ -34,7 +34,7 @@ Call = Callable[..., SimpleNamespace]
 
 
 def write(folder: Path, name: str, documents: int) -> dict[str, Path]:
-    """Documents whose first sentence names an animal, for which a pronoun stands in the others."""
+    """Documents whose first sentence names an animal, which the other sentences refer to by a pronoun."""
     draw, rows = random.Random(name), list[tuple[str, str]]()
     for _ in range(documents):
         noun, verbs = draw.choice(list(NOUNS)), [draw.choice(list(VERBS)) for _ in range(draw.choice((2, 3)))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead.bundle import Bundle
+from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.once import Once
 from multihead.decoding.restrictions import Rows
 from multihead.decoding.search import Search
@@ -24,10 +26,15 @@ from multihead.judging.analysis import analyze_pairs
 from multihead.judging.explain import explain
 from multihead.judging.guard import translate_guarded
 from multihead.judging.score import score
+from multihead.lines.translate_shards import threads_matter
+from multihead.lines.windows import LineOptions
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.runs.translator.train import train
 from multihead.text.placeholders import learn_with_placeholders, parse_rules
+from multihead.translating import copying
+from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import Constraints
 from multihead.translating.translator import Translator
 
 RULES = parse_rules(["numbers,urls,emails,markup"])
@@ -91,6 +98,20 @@ def test_samples_prefixes_phrases_and_groups_copy_too() -> None:
     assert "48213 dog" in translator.translate(texts, phrases=[[], ["48213 dog"], []])[1]
 
 
+def test_what_lacks_nothing_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second search needs PyTorch, and the number of threads can decide near-ties in it."""
+    translator, text = UNTRAINED[True], "Hund 48213"
+    tokenizer = translator.bundle.target_tokenizer
+    options = LineOptions(TranslationRequest(translator.search_settings()))
+    assert threads_matter(translator, options, None)
+    monkeypatch.setattr(copying, "with_placeholders", lambda *_: [])
+    whole = Hypothesis((*tokenizer.encode("dog"), *tokenizer.copies(text)), -1.0, -1.0, True)
+    for tokens, kept in ((whole.tokens, True), (whole.tokens[:-1], False)):
+        found = [[replace(whole, tokens=tokens)]]
+        got = translator._copied(found, [[5]], [text], options.request, Constraints())
+        assert got == (found if kept else [])
+
+
 def test_a_copied_text_breaks_no_line() -> None:
     """Only LF ends a line, so a CR can be in one; no translation has it."""
     for text in UNTRAINED[True].translate(['<a\rhref="x y"> Hund', 'Hund <a href="x\ry">'], beam=1):
@@ -125,7 +146,7 @@ def test_a_symbol_appears_once_and_in_time() -> None:
         rows = Rows(torch.tensor([written], dtype=torch.long).view(1, -1), torch.tensor([sentence]), permitted[:1])
         return (once.restrict(permitted[:1], rows)[0] > -torch.inf).nonzero().flatten().tolist()
 
-    assert allowed(0, []) == [0, 2, 3, 4, 5, 6, 8]  # 5 and 6, then the end: one place is free
+    assert allowed(0, []) == [0, 2, 3, 4, 5, 6, 8]  # 5 and 6, then the end: one position is free
     assert allowed(0, [4]) == [5, 6]
     assert allowed(0, [5]) == [0, 2, 3, 4, 6, 8]
     assert allowed(0, [5, 4]) == [6]
@@ -177,7 +198,7 @@ def priced_text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_numbers_that_were_never_seen_are_copied(
     priced_text: dict[str, Path], tmp_path: Path, without_checks: Any
 ) -> None:
-    """Without placeholders a small model copies few long numbers; with them all, and by its usual search."""
+    """Without placeholders, a small model copies few long numbers; with them, it copies all, with its usual search."""
     tiny: dict[str, Any] = {
         "width": 32, "heads": 2, "inner": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 330,
         "batch_tokens": 256, "learning_rate": 0.01, "warmup": 20, "average": 0.9, "precision": "float32", "threads": 1,
@@ -198,6 +219,6 @@ def test_numbers_that_were_never_seen_are_copied(
         share[kinds] = sum(ends) / len(ends)
     assert share[None] < 0.5
     assert share["numbers",] == 1.0
-    # The network reads and writes the symbol, by its usual search too.
+    # The network reads and writes the symbol, also with its usual search.
     shown = translator.attention(sources[0])
     assert (shown.source.count("⟨num1⟩"), shown.target.count("⟨num1⟩")) == (1, 1)

@@ -1,4 +1,4 @@
-"""From a text to a datastore, and translations of a model that remembers it."""
+"""From a text to a datastore, and the translations of a model with this datastore."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from multihead import Translator
 from multihead.bundle import load_bundle, model_digest, save_bundle
 from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import write_tensors
+from multihead.judging.explain import explain
 from multihead.judging.guard import assess, retry
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
@@ -37,15 +38,20 @@ TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "sieben"]
 
 @pytest.fixture(scope="module")
 def store(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the model remembers of its own text."""
+    """A datastore of the model's own text."""
     return remember(trained, output=tmp_path_factory.mktemp("datastore") / "own", say=lambda _: None)
+
+
+def renamed(numbers: Numbers) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Pairs for the datastore and for validation, in which seven is translated as zero."""
+    rows = [(one, other.replace("seven", "zero")) for one, other in numbers.pairs(80, seed=5)]
+    return rows[:60], rows[60:]
 
 
 @pytest.fixture(scope="module")
 def memory(trained: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A text in which seven is called zero, and what was said while it was remembered."""
-    rows = [(one, other.replace("seven", "zero")) for one, other in numbers.pairs(80, seed=5)]
-    text, valid = ([list(side) for side in zip(*some, strict=True)] for some in (rows[:60], rows[60:]))
+    """A datastore of a text that translates seven as zero, and the messages printed while it was made."""
+    text, valid = ([list(side) for side in zip(*some, strict=True)] for some in renamed(numbers))
     said: list[str] = []
     output = tmp_path_factory.mktemp("datastore") / "seven"
     folder = remember(
@@ -57,7 +63,7 @@ def memory(trained: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFac
 def test_making_a_datastore_can_be_stopped_between_any_two_parts(
     trained: Path, numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While states are computed, looked up, and while share, temperature and cells are chosen."""
+    """Interrupted while states are computed or looked up, and while share, temperature and cells are chosen."""
     text = [list(side) for side in zip(*numbers.pairs(20, seed=6), strict=True)]
     monkeypatch.setattr(remembering_text, "_LOOKED_UP", 10)
     asked = itertools.count()
@@ -148,10 +154,17 @@ def test_the_share_is_the_one_with_the_lowest_loss(trained: Path, numbers: Numbe
     assert float(own.log().sum()) == pytest.approx(sum(alone), rel=1e-3)
 
 
+def test_states_may_be_far_apart(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The temperature is in units of their squared distance, which has no bound."""
+    monkeypatch.setattr(remembering_text, "TEMPERATURES", (1e6,))
+    folder = remember(trained, output=tmp_path / "far", say=lambda _: None)
+    assert read(folder, model_digest(trained / "best")).how.temperature > 10_000
+
+
 def test_as_few_cells_are_looked_into_as_the_loss_allows(
     trained: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of many, and all where no loss is allowed; entries and translations are the same."""
+    """Some of many cells, and all if no loss is allowed; entries and translations are the same."""
     monkeypatch.setattr("multihead.translating.cells.CELL", 40)
     digest, said, found = model_digest(trained / "best"), list[str](), {}
     for tolerance in (0.001, -10.0):
@@ -174,7 +187,7 @@ def test_as_few_cells_are_looked_into_as_the_loss_allows(
 
 
 def test_the_share_can_be_chosen_for_an_ensemble(trained: Path, store: Path, tmp_path: Path) -> None:
-    """Of the model with itself it is that of the model alone; another vocabulary is refused."""
+    """For an ensemble of the model with itself, it equals that of the model; another vocabulary is refused."""
     said: list[str] = []
     both = remember(trained, output=tmp_path / "both", others=[trained], say=said.append)
     assert json.loads((both / CONFIG).read_text()) == json.loads((store / CONFIG).read_text())
@@ -203,7 +216,7 @@ def test_fewer_entries_are_of_pairs_that_are_evenly_spread(trained: Path, store:
 
 
 def test_a_second_search_of_the_guard_does_without(trained: Path, store: Path, numbers: Numbers) -> None:
-    """It excludes repetitions, which the compiled search, and so a datastore, cannot."""
+    """The guard's search excludes repetitions, which the compiled search, and so a datastore, does not support."""
     plain = Translator.load(trained)
     sources = [source for source, _ in numbers.pairs(4, seed=3)]
     found = []
@@ -229,8 +242,10 @@ def test_what_does_not_fit_is_refused(trained: Path, store: Path, tmp_path: Path
         lambda: remembering.translate(TEXTS, prefixes=["one" if text else "" for text in TEXTS]),
         lambda: remembering.searching(coverage=0.1).with_datastore(store),
     ):
-        with pytest.raises(ConfigurationError, match=r"a datastore cannot be had here: .* compiled; leave it out"):
+        with pytest.raises(ConfigurationError, match=r"a datastore cannot be used here: .* compiled; leave it out"):
             search()
+    with pytest.raises(ConfigurationError, match="a datastore cannot be explained"):
+        explain(remembering, "eins")
     with pytest.raises(FormatError, match="there is no such folder"):
         translator.with_datastore(tmp_path / "nowhere")
     with pytest.raises(FormatError, match="is not a datastore"):
@@ -245,7 +260,7 @@ def test_what_does_not_fit_is_refused(trained: Path, store: Path, tmp_path: Path
         remember(trained, output=tmp_path / "new", neighbours=0)
     with pytest.raises(ConfigurationError, match="got 2 sentences and 1 translations"):
         remember(trained, output=tmp_path / "new", text=(["eins", "zwei"], ["one"]), valid=(["eins"], ["one"]))
-    with pytest.raises(ConfigurationError, match="name validation text"):
+    with pytest.raises(ConfigurationError, match="chosen on validation text"):
         remember(trained, output=tmp_path / "new", text=(["eins"], ["one"]))
     with pytest.raises(ConfigurationError, match="holds no pairs"):
         remember(trained, output=tmp_path / "new", text=([""], ["one"]), valid=(["eins"], ["one"]))
@@ -294,33 +309,52 @@ def test_a_damaged_one_is_refused(trained: Path, store: Path, tmp_path: Path) ->
 
 
 def test_the_commands(
-    call: Callable[..., CommandResult], trained: Path, numbers: Numbers, tmp_path: Path, store: Path
+    call: Callable[..., CommandResult],
+    trained: Path,
+    numbers: Numbers,
+    tmp_path: Path,
+    store: Path,
+    memory: tuple[Path, list[str]],
 ) -> None:
-    made = call("datastore", trained, "--output", tmp_path / "store", "--neighbours", 16)
+    """A datastore in which seven is called zero shows where it is in use."""
+    from pyarrow import parquet
+
+    made = call("datastore", trained, "--output", tmp_path / "store", "--neighbours", 16, "--most", 500)
     assert made.status == 0, made.err
     assert "entries" in made.err
     assert "16 neighbours" in made.err
-    given = b"eins zwei\n\nsieben\n"
+    same = remember(trained, output=tmp_path / "same", neighbours=16, most=500, say=lambda _: None)
+    assert numbers.contents(tmp_path / "store") == numbers.contents(same)
+    folder, _ = memory
+    given, expected = b"eins zwei\n\nsieben\n", "one two\n\nzero\n"
     for more in ((), ("--precision", "int8"), ("--with", trained), ("--sample", 1, "--top-k", 1)):
-        found = call("translate", trained, "--datastore", tmp_path / "store", *more, given=given)
+        found = call("translate", trained, "--datastore", folder, *more, given=given)
         assert found.status == 0, found.err
-        assert found.text == "one two\n\nseven\n"
+        assert found.text == expected
     text = tmp_path / "text.de"
     text.write_bytes(given)
     table = tmp_path / "out.parquet"
     for output in (tmp_path / "out.en", table):
-        flags = ("--input", text, "--output", output, "--datastore", store)
+        flags = ("--input", text, "--output", output, "--datastore", folder)
         assert call("translate", trained, *flags).status == 0
-    assert (tmp_path / "out.en").read_text() == "one two\n\nseven\n"
-    assert table.is_file()
-    scored = call("evaluate", trained, "--datastore", store, *flagged(numbers.valid))
-    assert scored.status == 0, scored.err
+    assert (tmp_path / "out.en").read_text() == expected
+    rows = parquet.read_table(table).to_pylist()
+    assert "".join(row["translation"]["en"] + "\n" for row in rows) == expected
+    pairs = numbers.write(
+        tmp_path, "changed", [("eins zwei", "one two"), ("sieben acht neun zehn", "zero eight nine ten")]
+    )
+    flags = (*(word for side, path in pairs.items() for word in (f"--{side}", path)), "--json")
+    scores = [
+        json.loads(call("evaluate", trained, *flags, *more).text)["measures"][0]["score"]
+        for more in ((), ("--datastore", store), ("--datastore", folder))
+    ]
+    assert scores[0] == scores[1] < scores[2]
     for words, message in (
         (
             ("translate", trained, "--datastore", store, "--beam", 1, "--draft", trained),
             "leave out --draft or --datastore",
         ),
-        (("translate", trained, "--datastore", store, "--no-repeat", 2), "a datastore cannot be had here"),
+        (("translate", trained, "--datastore", store, "--no-repeat", 2), "a datastore cannot be used here"),
         (("datastore", trained, "--output", tmp_path / "n", "--source", text), "--source and --target need each other"),
         (
             ("datastore", trained, "--output", tmp_path / "n", "--data", trained, "--source", text, "--target", text),
@@ -334,14 +368,11 @@ def test_the_commands(
         refused = call(*words, given=given)
         assert refused.status == 2
         assert message in refused.err
+    own, valid = (numbers.write(tmp_path, *some) for some in zip(("own", "valid"), renamed(numbers), strict=True))
     adapted = call(
-        *("datastore", trained, "--output", tmp_path / "adapted"),
-        *("--source", numbers.train["source"], "--target", numbers.train["target"]),
-        *(word for name, path in numbers.valid.items() for word in (f"--{name.replace('_', '-')}", path)),
+        *("datastore", trained, "--output", tmp_path / "adapted", "--neighbours", 8),
+        *("--source", own["source"], "--target", own["target"]),
+        *("--valid-source", valid["source"], "--valid-target", valid["target"]),
     )
     assert adapted.status == 0, adapted.err
-
-
-def flagged(valid: dict[str, Path]) -> list[object]:
-    """The flags of `evaluate` for a validation text."""
-    return ["--source", valid["valid_source"], "--target", valid["valid_target"]]
+    assert numbers.contents(tmp_path / "adapted") == numbers.contents(folder)

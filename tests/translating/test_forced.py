@@ -1,4 +1,4 @@
-"""One pass over whole targets finds what stepping finds: packed or padded, for one model and for several."""
+"""One pass over whole targets equals stepping: packed or padded, for one model and for several."""
 
 from __future__ import annotations
 

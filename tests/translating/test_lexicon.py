@@ -1,4 +1,4 @@
-"""IBM's model 1: its equations written as loops, and that it finds what was planted."""
+"""IBM Model 1: equal to its equations written as loops, and it finds a planted lexicon."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loops(sources: list[list[int]], targets: list[list[int]], rounds: int) -> di
 @pytest.mark.parametrize("cells", [17, 10**6])
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_it_is_its_equations(cells: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many pairs are looked at together; a pair without a target says nothing."""
+    """For any number of pairs at a time; a pair without a target has no effect."""
     monkeypatch.setattr(lexicon, "_CELLS", cells)
     sources, targets = planted(60)
     targets[7] = []

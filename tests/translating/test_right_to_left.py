@@ -1,4 +1,4 @@
-"""A model that writes from right to left: it learns, judges, and refuses what is about the beginning of its text."""
+"""A model that writes from right to left learns and judges, and refuses options for the beginning of its text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_learns_and_its_translations_are_read_from_left_to_right(turned: Path
 
 
 def test_words_are_where_they_are_for_a_model_from_left_to_right(turned: Path) -> None:
-    """The row of each token tells its words; of a text that reads the same both ways, too."""
+    """The row of each token shows its words; also for a text that reads the same both ways."""
     tokenizer = Translator.load(turned).bundle.target_tokenizer
     for text in ("one two three", "one one", "ten"):
         ids = forwards(tokenizer).encode(text)

@@ -17,6 +17,7 @@ from multihead.errors import ConfigurationError, FormatError
 from multihead.files import write_tensors
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating import shortlist as workflow
+from multihead.translating.request import Sampling, TranslationRequest
 from multihead.translating.shortlist import FILE, shortlist
 
 TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins"]
@@ -47,6 +48,18 @@ def test_translations_are_made_of_what_it_names(run: Path) -> None:
         assert len(named) < len(tokenizer) / 2
     assert found == translator.translate(TEXTS)  # the text is simple enough
     assert short.searching(coverage=0.1, beam=3).translate(TEXTS) == translator.searching(beam=3).translate(TEXTS)
+
+
+def test_a_request_decides_whether_it_is_used(run: Path) -> None:
+    """Also where the search is not compiled, and whatever the translator's own settings are."""
+    shortlist(run, always=1, candidates=12, say=lambda _: None)
+    translator = Translator.load(run).searching(no_repeat=9)
+    short = translator.searching(shortlist=True)
+    for sampling in (None, Sampling()):
+        asked = [TranslationRequest(one.search_settings(), TEXTS, sampling=sampling) for one in (translator, short)]
+        found = [one.run(request) for one, request in zip((translator, short), asked, strict=True)]
+        assert found[0] != found[1]
+        assert [translator.run(request) for request in asked] == [short.run(request) for request in asked] == found
 
 
 def test_symbols_are_counted_in_parts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from multihead import evaluate
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.judging.guard import assess, retry
+from multihead.judging.guard import assess, retry, translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.term_use import term_use
 from multihead.lines.windows import translate_texts
@@ -32,7 +32,7 @@ from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
 
 NOUNS = {"bak": ("bank", "bench", "pew"), "sal": ("lock", "castle", "fort"), "tor": ("gate", "goal", "fool")}
-"""Words with three translations each, of which only the list says the right one."""
+"""Words with three translations each; only the list of terms says which one is correct."""
 COUNTS = {"ein": ("one", ""), "zwei": ("two", "s"), "drei": ("three", "s")}
 """The rule of the target language: a plural has an s."""
 LIST = [f"{noun}\t{lemma}" for noun, lemmas in NOUNS.items() for lemma in lemmas]
@@ -80,7 +80,7 @@ def test_wanted_translations_are_inflected(run: Path) -> None:
         exact += found == target
         plurals += found.endswith("s") == target.endswith("s")
         without += translator.translate([source]) == [target]
-    assert without <= len(cases) / 3  # one translation of each source, whatever is wanted
+    assert without <= len(cases) / 3  # the same translation of each source, whichever term is requested
     assert exact >= 0.8 * len(cases)
     assert plurals >= 0.9 * len(cases)
 
@@ -115,7 +115,7 @@ def test_the_command(run: Path, call: Callable[..., SimpleNamespace], tmp_path: 
 
 
 def test_the_guard_reads_the_source_with_its_terms(run: Path) -> None:
-    """As if they had been typed, and again for what is searched again."""
+    """As if they were typed by the user, and again for sentences that are searched again."""
     translator, wanted = Translator.load(run / "run"), parse_terms(["bak\tbench", "tor\tgoal"])
     texts, search = ["zwei bak", "ein tor, drei bak"], translator.search_settings()
     asked = TranslationRequest(search, texts, terms=wanted)
@@ -125,6 +125,7 @@ def test_the_guard_reads_the_source_with_its_terms(run: Path) -> None:
     for own, other in zip(found, expected, strict=True):
         for name in ("doubt", "surprise", "coverage"):
             assert own.guarded[0].signs[name] == pytest.approx(other.guarded[0].signs[name], abs=1e-4), name
+    assert translate_guarded(translator, texts, terms=wanted, settings=settings) == [one.guarded[0] for one in found]
     suspicious = [replace(one.guarded[0], score=1.0, marked=True) for one in found]
     again = retry(translator, asked, suspicious, GuardSettings(mode="retry", closer=True, beam=2, samples=2))
     for text, one in zip(texts, again, strict=True):
@@ -148,7 +149,7 @@ def test_what_terms_cannot_be_had_with(run: Path, tmp_path: Path) -> None:
 def test_evaluate_counts_the_terms_that_came_out(
     run: Path, call: Callable[..., SimpleNamespace], tmp_path: Path
 ) -> None:
-    """Of the model by its own translations with terms, of a second system by its file; by any form of a term."""
+    """Counts the model's own translations with terms and a second system's file; any form of a term counts."""
     (source := tmp_path / "test.de").write_text("zwei bak, ein tor\nein sal\n\ndrei tor\n", encoding="utf-8")
     (target := tmp_path / "test.en").write_text("two pews, one fool\none fort\n\nthree goals\n", encoding="utf-8")
     (other := tmp_path / "other.en").write_text("two Pews, one gate\none lock\n\nthree goals\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every kind of search, asked for in words: what must not appear does not, what must does, batches do not matter."""
+"""Every kind of search on text: forbidden text does not appear, required text does, batches do not matter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from multihead import Translator
 from multihead.decoding.beam import beam_search
+from multihead.decoding.lexical import table_size
 from multihead.decoding.ranking import Ahead, Patience
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.risk import least_risk
@@ -15,7 +16,9 @@ from multihead.decoding.search import Search, wu
 from multihead.decoding.sharpening import Sharpening
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
-from multihead.translating.searching import symbols_of
+from multihead.translating import searching
+from multihead.translating import translator as module
+from multihead.translating.searching import search_batch, symbols_of
 
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins"]
 
@@ -26,7 +29,7 @@ def translator(trained: Path) -> Translator:
 
 
 def close(one, other):
-    """Equal texts; scores equal but for rounding."""
+    """Equal texts; scores equal up to rounding."""
     assert [[(t.text, t.finished) for t in row] for row in one] == [
         [(t.text, t.finished) for t in row] for row in other
     ]
@@ -124,6 +127,20 @@ def test_phrases_appear(translator, beam):
     )
 
 
+def test_tables_of_phrases_stay_small(translator, monkeypatch):
+    """A sentence with many phrases does not share its batch with many others, which changes nothing."""
+    phrases = [["seven", "four five"], [], ["two"], [("eight", "nine")], []]
+    expected = translator.n_best(TEXTS, 3, beam=3, phrases=phrases, max_length=16)
+    batches = []
+    monkeypatch.setattr(module, "search_batch", lambda *given: batches.append(given[-1]) or search_batch(*given))
+    for most in (1, 600, 1 << 24):
+        monkeypatch.setattr(searching, "_MOST_STATES", most)
+        close(translator.n_best(TEXTS, 3, beam=3, phrases=phrases, max_length=16), expected)
+        assert all(len(own) * max(map(table_size, own)) <= most or len(own) == 1 for own in batches)
+        assert sum(map(len, batches)) == 4
+        batches.clear()
+
+
 def test_groups_differ_and_one_is_beam_search(translator):
     diverse = translator.searching(beam=6, groups=3, diversity=5.0)
     found = diverse.n_best(TEXTS, 3)
@@ -152,7 +169,7 @@ def test_the_surest_sample_is_greedy(translator):
 
 
 def test_samples_can_be_chosen_from(translator):
-    """The exact match as utility: what was drawn most often."""
+    """With exact match as the utility, the most frequent sample wins."""
     (drawn,) = translator.sample(["eins zwei drei"], 9, seed=1)
     texts = [translation.text for translation in drawn]
     assert texts[least_risk(texts, lambda h, r: float(h == r))] == max(texts, key=texts.count)
@@ -174,6 +191,8 @@ def test_what_cannot_be_asked(translator):
     for given, error, said in (
         ({"prefixes": ["a"]}, InputError, "prefixes: expected one for each of 5 texts, got 1"),
         ({"phrases": [[]] * 4}, InputError, "phrases: expected one for each of 5 texts, got 4"),
+        ({"phrases": ["one", "", "", "", ""]}, InputError, "phrases: expected a list of phrases for each text"),
+        ({"phrases": [[], [], ["one"] * 30, [], []]}, ConfigurationError, "text 3: its 30 phrases .* are too many"),
         ({"prefixes": ["", "a", "", "", ""]}, InputError, "text 2 is empty, so it cannot have prefixes"),
         ({"phrases": [["a", ""], [], [], [], []]}, InputError, "text 1: a phrase .* no characters"),
         ({"phrases": [["a", ()], [], [], [], []]}, InputError, "text 1: a phrase .* no characters"),
@@ -183,7 +202,7 @@ def test_what_cannot_be_asked(translator):
     ):
         with pytest.raises(error, match=said):
             translator.translate(TEXTS, **given)
-    with pytest.raises(ConfigurationError, match="cannot be had with groups"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with groups"):
         translator.searching(beam=4, groups=2).translate(["eins"], phrases=[["one"]])
     with pytest.raises(InputError, match=r"translate\(\[text\]\)"):
         translator.sample("eins")

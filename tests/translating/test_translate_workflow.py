@@ -1,4 +1,4 @@
-"""The translator: lines in order, batches that do not matter, and what is not whole is said to be."""
+"""The translator: lines stay in order, batches do not matter, and incomplete translations are reported."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def translator(trained: Path) -> Translator:
 
 @pytest.fixture(scope="module")
 def sources(numbers: Numbers) -> list[str]:
-    """Of every length, in no order, with some that have never been seen."""
+    """Texts of every length, in random order, some with unknown words."""
     odd = ["", "   ", "</s>", "Xylophon ▁ <0x41>", "\0", "eins\u2028zwei", "🎉", "eins " * 9]
     return [source for source, _ in numbers.pairs(12, 11)] + odd
 
 
 @pytest.fixture(scope="module")
 def few(sources: list[str]) -> list[str]:
-    """Five words, nothing, and what it has never seen."""
+    """Five words, an empty text, and unknown text."""
     return [*sources[:5], "", "🎉"]
 
 
 def close(one, other):
-    """Equal texts; scores equal but for rounding."""
+    """Equal texts; scores equal up to rounding."""
     assert [t.text for t in one] == [t.text for t in other]
     assert [t.finished for t in one] == [t.finished for t in other]
     assert [t.score for t in one] == pytest.approx([t.score for t in other], abs=1e-4)
@@ -173,7 +173,7 @@ def test_no_search_may_emit_what_ends_a_line(translator):
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_lengths_hold_for_every_sentence(translator, few, beam):
-    """In subwords; a minimum above what the source's length allows raises that, an exact one leaves a single length."""
+    """In subwords; a minimum above the limit from the source raises that limit, an exact one leaves a single length."""
     tokens = translator.bundle.target_tokenizer.encode
     free = translator.translations(few, beam=beam)
     for least, most in ((4, None), (None, 6), (7, 8), (60, None)):
@@ -191,7 +191,7 @@ def test_lengths_hold_for_every_sentence(translator, few, beam):
 
 
 def test_a_minimum_is_in_the_models_own_subwords(translator, few, monkeypatch):
-    """Counted where they are made: a text can be cut in other ways than the model cut it."""
+    """Tokens are counted in the search, since a text can have other segmentations than the model's."""
     lengths = []
     decode = Tokenizer.decode
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: lengths.append(len(ids)) or decode(self, ids))

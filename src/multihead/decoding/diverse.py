@@ -36,8 +36,8 @@ def diverse_beam_search(
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each sentence: the best one of every group, then the second ones, and so on.
 
-    Those of one rank are ordered by finished and score. What several groups found is returned once, so there can be
-    fewer than ``n_best``.
+    Those of one rank are ordered by finished and score. What several groups found is returned once, and the next ones
+    take its place: there are fewer than ``n_best`` only where all groups together have fewer.
 
     Args:
         stepper: the model.
@@ -54,7 +54,7 @@ def diverse_beam_search(
     groups, strength = search.groups, search.diversity
     per_group = search.model_copy(update={"beam": search.beam // groups, "groups": 1})
     choice = _GroupByGroup(per_group.beam, groups, strength, task.symbols.end)
-    own = replace(task, n_best=-(-task.n_best // groups))
+    own = replace(task, n_best=min(task.n_best, per_group.beam))  # groups that agree would leave too few otherwise
     found = search_beams(stepper, source, lengths, own, per_group, choice, parties=groups)
     return [_interleave(found[first : first + groups])[: task.n_best] for first in range(0, len(found), groups)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from multihead.decoding.search import LengthPenalty, power
+from multihead.decoding.search import LengthPenalty, divisor, power
 from multihead.errors import MultiheadError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def make_hypothesis(
     """The hypothesis of these symbols, without begin and, if it is finished, with end.
 
     Raises:
+        ConfigurationError: alpha is too large for this length.
         MultiheadError: the log-probability is NaN, or -inf because no permitted symbol was possible.
     """
     refuse_nan(log_probability)
@@ -48,7 +49,7 @@ def make_hypothesis(
         )
     finished = symbols[-1] == end
     tokens = tuple(symbols[:-1] if finished else symbols)
-    return Hypothesis(tokens, log_probability, log_probability / penalty(len(symbols), alpha), finished)
+    return Hypothesis(tokens, log_probability, log_probability / divisor(penalty, len(symbols), alpha), finished)
 
 
 def refuse_nan(log_probability: float) -> None:

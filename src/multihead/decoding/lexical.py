@@ -47,6 +47,10 @@ _MAX_ENTRIES = 1 << 22
 """Maximum size of the transition table of one sentence."""
 
 
+class TooManyPhrasesError(ConfigurationError):
+    """The phrases of a sentence need a table that is too large."""
+
+
 @dataclass(frozen=True)
 class Automaton:
     """State = node * sets + set, where bit i of the set says that phrase i has appeared. The first state is 0."""
@@ -140,7 +144,7 @@ def _checked(phrases: Sequence[Phrase]) -> tuple[list[dict[int, int]], list[int]
     nodes, appeared = _trie(phrases)
     alphabet = tuple(sorted({symbol for node in nodes for symbol in node}))
     if len(nodes) * (len(alphabet) + 1) << len(phrases) > _MAX_ENTRIES:
-        raise ConfigurationError(
+        raise TooManyPhrasesError(
             f"{len(phrases)} phrases of {len(alphabet)} different symbols are too many for one sentence: give fewer"
         )
     return nodes, appeared, alphabet
@@ -214,7 +218,9 @@ def lexical_beam_search(
 def _automata(phrases: Sequence[Sequence[Phrase]], limits: Int[Tensor, " batch"], symbols: Symbols) -> list[Automaton]:
     """One automaton per sentence; raises an error if phrases are impossible."""
     if len(phrases) != len(limits):
-        raise ShapeError(f"got phrases of {len(phrases)} sentences for {len(limits)}: give each a list, if only []")
+        raise ShapeError(
+            f"got phrases of {len(phrases)} sentences for {len(limits)}: give one list for each, [] for none"
+        )
     automata = [automaton(own) for own in phrases]
     never = {symbols.begin, symbols.end, *symbols.forbidden}
     for number, (own, limit) in enumerate(zip(automata, limits.tolist(), strict=True), 1):

@@ -47,7 +47,7 @@ class Once:
     def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:  # noqa: ARG002
         """Raise ShapeError if the sentences are not as many as here."""
         if len(limits) != len(self._limits):
-            raise ShapeError(f"got symbols of {len(self._limits)} sentences for {len(limits)}: give each a list")
+            raise ShapeError(f"got symbols of {len(self._limits)} sentences for {len(limits)}: give one list for each")
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
         """Exclude what is written already, the end while something is missing, and all else when room is short."""

@@ -74,7 +74,8 @@ class Coverage:
         if attention.shape != (self.sums.shape[0] * self.sums.shape[1], self.sums.shape[2]):
             raise ShapeError(
                 f"got attention of shape {tuple(attention.shape)} for {tuple(self.sums.shape)} parties, hypotheses and "
-                "source symbols: a model's step_attending gives a row a hypothesis and a column a source symbol"
+                "source symbols: step_attending returns a row for each hypothesis and a column for each "
+                "source symbol"
             )
         return Coverage(self.beta, self.real, self.sums + attention.to(self.sums.dtype).view_as(self.sums))
 

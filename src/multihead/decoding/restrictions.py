@@ -11,7 +11,7 @@ error. Sampling cannot backtrack, so it raises the error at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -188,13 +188,9 @@ class Forced:
 
     symbols: tuple[int, ...]
 
-    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:  # noqa: ARG002
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
         """Raise ConfigurationError if a length limit leaves no room for the end symbol."""
-        if len(limits) and int(limits.min()) <= len(self.symbols):
-            raise ConfigurationError(
-                f"every translation of this model begins with {len(self.symbols)} fixed symbols, which do not fit with "
-                f"the end symbol into a length limit of {int(limits.min())}: raise the limit to {len(self.symbols) + 1}"
-            )
+        replace(symbols, forced=self.symbols).check_limits(limits.tolist())
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
         """While the symbols are incomplete, permit the next one only, with log-probability 0."""

@@ -62,8 +62,9 @@ def least_risk(
     references: Sequence[str] | None = None,
     log_probabilities: Sequence[float] | None = None,
 ) -> int:
-    """The place of the hypothesis with the highest expected utility, the first of equals. Arguments as
-        `expected_utility`.
+    """The place of the hypothesis with the highest expected utility, the first of equals.
+
+    The arguments are those of `expected_utility`.
 
     Raises:
         ConfigurationError: no hypothesis, and as `expected_utility`.

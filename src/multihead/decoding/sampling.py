@@ -53,8 +53,7 @@ def top_p(log_probabilities: Float[Tensor, "rows vocab"], mass: float) -> Bool[T
 
 def min_p(log_probabilities: Float[Tensor, "rows vocab"], share: float) -> Bool[Tensor, "rows vocab"]:
     """Keep the symbols with p >= share * max p (Nguyen et al. 2024, "Turning up the heat: min-p sampling for creative
-        and
-    coherent LLM outputs", section 3)."""
+    and coherent LLM outputs", section 3)."""
     return log_probabilities >= log_probabilities.max(dim=1, keepdim=True).values + math.log(share)
 
 

@@ -44,7 +44,7 @@ def force(
     """
     batch = source.shape[0]
     if len(targets) != batch:
-        raise ShapeError(f"got {len(targets)} targets for {batch} sources: give one target a source")
+        raise ShapeError(f"got {len(targets)} targets for {batch} sources: give one target for each source")
     if not batch:
         return []
     wanted, counts = _padded(targets, symbols.end, source.device)

@@ -59,6 +59,20 @@ def wu(length: int, alpha: float) -> float:
     return float(((5 + length) / 6) ** alpha)
 
 
+def divisor(penalty: LengthPenalty, length: int, alpha: float) -> float:
+    """What the log-probability of a hypothesis of this length is divided by.
+
+    Raises:
+        ConfigurationError: alpha is too large for it.
+    """
+    try:
+        return penalty(length, alpha)
+    except OverflowError:
+        raise ConfigurationError(
+            f"an alpha of {alpha} is too large for hypotheses of {length} symbols: give a smaller one; 0 to 2 is usual"
+        ) from None
+
+
 def patience_count(patience: float, beam: int) -> int:
     """The finished hypotheses that patience waits for: 11 with 1.1 and a beam of 10, though 1.1 * 10 rounds to more."""
     return math.ceil(patience * beam - 1e-9)
@@ -102,13 +116,13 @@ class Search(Settings):
     length_penalty: Literal["power", "wu"] = "power"
     """What the log-probability is divided by: |y|^alpha, or ((5 + |y|) / 6)^alpha (Wu et al. 2016)."""
     coverage: float = Field(default=0.0, ge=0)
-    """Weight of the coverage penalty for ignored parts of the source (Wu et al. 2016, who use 0.2)."""
+    """Weight of the penalty for parts of the source that are not covered (Wu et al. 2016, who use 0.2)."""
     stopping: Literal["exact", "ahead", "patience"] = "exact"
-    """Stop a search when nothing can change, when the best finished ones are ahead, or at a count of finished ones."""
+    """Stop when the result can no longer change, when the best finished ones are ahead, or when enough are finished."""
     patience: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
-    """With ``stopping`` "patience": stop after this many times the beam have finished (Kasai et al. 2022)."""
+    """With ``stopping`` "patience": stop when this many times the beam are finished (Kasai et al. 2022)."""
     no_repeat: int = Field(default=0, ge=0, le=MOST_TOKENS)
-    """No sequence of this many tokens occurs twice in a translation; 0 allows all."""
+    """No sequence of this many tokens occurs twice in a translation; 0: no limit."""
     without: tuple[str, ...] = ()
     """Words or phrases that no translation contains, as the tokenizer spells them."""
     groups: int = Field(default=1, ge=1, le=MOST_BEAM)
@@ -116,7 +130,7 @@ class Search(Settings):
     diversity: float = Field(default=0.5, ge=0)
     """With ``groups``: cost of a token for each earlier group that chose it, as a log-probability."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Precision of the matrix products; below float32 only in the compiled search (`multihead.engine`)."""
+    """Precision of the matrix products; the compiled search alone has bfloat16 and int8."""
     shortlist: bool = False
     """Choose among the target tokens that `multihead shortlist` found for the source: faster, nearly the same text."""
     min_factor: float = Field(default=0.0, ge=0, le=_MOST_GROWTH)
@@ -212,3 +226,11 @@ class Symbols:
             )
         if min(self.begin, self.end, *self.forbidden, *self.forced) < 0:
             raise ConfigurationError(f"symbols are ids counted from 0, got {self}")
+
+    def check_limits(self, limits: Sequence[int]) -> None:
+        """Raise ConfigurationError if a length limit leaves no room for the end symbol after the forced ones."""
+        if self.forced and limits and min(limits) <= len(self.forced):
+            raise ConfigurationError(
+                f"every translation of this model begins with {len(self.forced)} fixed symbols, which do not fit with "
+                f"the end symbol into a length limit of {min(limits)}: raise the limit to {len(self.forced) + 1}"
+            )

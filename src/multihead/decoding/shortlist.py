@@ -83,7 +83,7 @@ class Shortlist:
     def check_end(self, end: int) -> None:
         """Raise ConfigurationError if the end symbol is not in ``always``, so that no hypothesis could end."""
         if end not in self.always:
-            raise ConfigurationError(f"a shortlist always has the end symbol, which is {end}: make another one")
+            raise ConfigurationError(f"a shortlist must contain the end symbol {end}: make another one")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from multihead.decoding.search import LengthPenalty, Search, Symbols
+from multihead.decoding.search import LengthPenalty, Search, Symbols, divisor
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.platforms import widest_float
 
@@ -102,10 +102,11 @@ class SearchTask:
             least = [search.least(size) for size in sizes] if most is None else 0
         limits = _limits([search.limit(size) for size in sizes] if most is None else most, len(sizes))
         minimums = _minimums(least, limits)
-        if restrictions := self.effective_restrictions(search):
+        self.symbols.check_limits(limits)
+        if self.restrictions:  # those of the search and of the symbols need no further check, so none needs torch
             import torch
 
-            for restriction in restrictions:
+            for restriction in self.restrictions:
                 restriction.check(torch.tensor(limits, dtype=torch.long), self.symbols)
         return limits, minimums
 
@@ -123,13 +124,7 @@ class SearchTask:
             ConfigurationError: alpha is too large for such lengths.
         """
         penalty = self.penalty or search.penalty
-        try:
-            return [1.0, *(penalty(length, search.alpha) for length in range(1, longest + 1))]
-        except OverflowError:
-            raise ConfigurationError(
-                f"an alpha of {search.alpha} is too large for hypotheses of {longest} symbols: give a smaller one; "
-                "0 to 2 is usual"
-            ) from None
+        return [1.0, *(divisor(penalty, length, search.alpha) for length in range(1, longest + 1))]
 
 
 def _limits(limits: Limits, batch: int) -> list[int]:

@@ -226,7 +226,7 @@ class Engine(CompiledSearch):
     ) -> None:
         reason = why_not(model)
         if reason is not None:
-            raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
+            raise ConfigurationError(f"the compiled search is not available: {reason}; use decoding.beam")
         self.model: Any = model
         self.precision, self.shortlist = precision, shortlist
         self.version, source = version_of(model), _source_of(model)

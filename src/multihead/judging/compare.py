@@ -277,7 +277,7 @@ def compare(
     """
     _check_arguments(systems, source, target, show)
     if comet is not None and source is None:
-        raise ConfigurationError("comet: scores translations of sources: add source")
+        raise ConfigurationError("comet needs the source of the translations: give source")
     references = list(read_lines(target))
     check_score_settings(tokenize, resamples=resamples, trials=trials, lines=len(references))
     sources = None if source is None else list(read_lines(source))

@@ -19,7 +19,7 @@ import torch
 from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.recording import Recorder, Tree
-from multihead.decoding.search import Search
+from multihead.decoding.search import Search, divisor
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.explanation import explanation_page, format_percent
@@ -34,7 +34,14 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
 from multihead.translating.forced import forced_log_probabilities
 from multihead.translating.request import check_n_best
-from multihead.translating.searching import Constraints, Translation, build_restrictions, search_batch, symbols_of
+from multihead.translating.searching import (
+    Constraints,
+    Translation,
+    build_restrictions,
+    lacking,
+    search_batch,
+    symbols_of,
+)
 from multihead.translating.translator import Translator
 
 VERSION = 1
@@ -165,7 +172,7 @@ def explain(
     Raises:
         InputError: the sentence is empty, or a text contains a lone surrogate.
         ConfigurationError: the model writes from right to left, ``n_best`` exceeds the beam, the layer or a head does
-            not exist, ``alternatives`` is negative, or the search is less precise than float32.
+            not exist, ``alternatives`` is negative, the search is less precise than float32, or it has a datastore.
         FormatError: the folder contains no model.
     """
     if not text.strip():
@@ -181,6 +188,10 @@ def explain(
         raise ConfigurationError(
             f"precision {settings.precision} cannot be explained: compiled code does not record a search; use float32"
         )
+    if whole.datastore is not None:
+        raise ConfigurationError(
+            "a datastore cannot be explained: compiled code does not record its search; leave it out"
+        )
     bundle = translator.bundle
     tokenizer = bundle.target_tokenizer
     read = bundle.source_tokenizer.encode(text)
@@ -192,7 +203,7 @@ def explain(
     else:
         (written,) = tokenizer.answers([translation], [text])
         log_probability = _log_probability(translator, read, written)
-        score = log_probability / settings.penalty(len(written) + 1, settings.alpha)
+        score = log_probability / divisor(settings.penalty, len(written) + 1, settings.alpha)
     (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
     return Explanation(
         source=text,
@@ -244,7 +255,7 @@ def _search_with_recorder(
     task = SearchTask(recorder.symbols, n_best=n_best, restrictions=restrictions, recorder=recorder)
     (found,) = search_batch(translator.stepper, source.to(device), lengths.to(device), task, settings)
     if tokenizer.copied:
-        from multihead.translating.copying import lacking, search_again
+        from multihead.translating.copying import search_again
 
         if lacking(tokenizer, found, wanted):
             recorder = Recorder(symbols_of(tokenizer))

@@ -65,6 +65,7 @@ def translate_guarded(
     settings: GuardSettings | None = None,
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Phrases] | None = None,
+    terms: Terms | None = None,
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[GuardedTranslation]:
@@ -77,16 +78,18 @@ def translate_guarded(
         settings: further settings of the guard; they replace ``mode``.
         prefixes: see `Translator.translations`, as for the following.
         phrases: what each translation contains.
+        terms: wanted translations, for a model that was trained with terms (`text.terms`).
         batch_tokens: the size of a batch.
         progress: called with the number of newly finished sentences.
 
     Raises:
-        InputError, ConfigurationError: as `Translator.translations`.
+        InputError, ConfigurationError: as `Translator.translations`; terms for a model that was trained without them.
     """
     settings = settings or GuardSettings(mode=mode)
-    request = TranslationRequest(translator.search_settings(), texts, prefixes, phrases, batch_tokens=batch_tokens)
+    search = translator.search_settings()
+    request = TranslationRequest(search, texts, prefixes, phrases, terms=terms, batch_tokens=batch_tokens)
     found = [translations[0] for translations in translator.run(request, progress)]
-    judged = assess(translator, texts, found, settings)
+    judged = assess(translator, texts, found, settings, terms)
     return judged if settings.mode == "mark" else retry(translator, request, judged, settings)
 
 

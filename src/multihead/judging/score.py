@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.decoding.search import LengthPenalty, power
+from multihead.decoding.search import LengthPenalty, divisor, power
 from multihead.errors import InputError
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.translating.forced import PairBatch, forced_log_probabilities
@@ -66,8 +66,12 @@ class ScoredPair:
         return math.fsum(self.log_probabilities)
 
     def score(self, alpha: float, penalty: LengthPenalty = power) -> float:
-        """log p(y | x) / penalty(|y|), by which a search ranks; 0 if both sides are empty."""
-        return self.log_probability / penalty(len(self.tokens), alpha) if self.tokens else 0.0
+        """log p(y | x) / penalty(|y|), by which a search ranks; 0 if both sides are empty.
+
+        Raises:
+            ConfigurationError: alpha is too large for this length.
+        """
+        return self.log_probability / divisor(penalty, len(self.tokens), alpha) if self.tokens else 0.0
 
 
 @dataclass

@@ -50,7 +50,7 @@ class GrowingFile:
         if found < self._size or (found and not known):
             what = "shorter than its record says" if known else "not something that this command has made"
             raise FormatError(
-                f"{part}: {what}; nothing was touched. To begin anew remove it and {record_of(path).name}"
+                f"{part}: {what}; nothing was touched. To start again, remove it and {record_of(path).name}"
             )
         with write_errors(part):
             stream.truncate(self._size)
@@ -139,9 +139,8 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
         changes = differences(path, wanted)
         if changes:
             raise ConfigurationError(
-                f"{part_of(path)}: is what an earlier command has done of {path.name}, and it was another one "
-                f"({', '.join(changes)}). To go on give the same again; to begin anew remove it and "
-                f"{record_of(path).name}"
+                f"{part_of(path)}: was begun by an earlier command with other settings ({', '.join(changes)}). To "
+                f"continue, repeat that command; to start again, remove it and {record_of(path).name}"
             )
         file = GrowingFile(path, wanted, stream, _read_record(path))
         try:
@@ -234,5 +233,5 @@ def _read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError):
         right = False
     if not right:
-        raise FormatError(f"{record}: damaged. To begin anew remove it and {part_of(path).name}")
+        raise FormatError(f"{record}: damaged. To start again, remove it and {part_of(path).name}")
     return dict(known)

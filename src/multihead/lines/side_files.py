@@ -37,8 +37,8 @@ class SideFiles:
         for scan in (self.prefixes, self.phrases):
             if scan is not None and scan.lines != text.lines:
                 raise DataError(
-                    f"has {scan.lines:,} lines, but {text.path} has {text.lines:,}: expected one for each, empty where "
-                    "nothing is demanded",
+                    f"has {scan.lines:,} lines, but {text.path} has {text.lines:,}: expected one for each, empty "
+                    "where there is no constraint",
                     scan.path,
                 )
 
@@ -140,6 +140,6 @@ def _beside(rest: Iterator[str], lines: Sequence[str], number: int, path: str) -
     for at, line in enumerate(lines, start=number + 1):
         given = next(rest, None)
         if given is None:
-            message = "ends here, but the text goes on: expected a line for each, empty where nothing is demanded"
+            message = "ends here, but the text goes on: expected a line for each, empty where there is no constraint"
             raise DataError(message, path, at)
         yield at, given, line

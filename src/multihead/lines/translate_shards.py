@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from multihead.bundle import model_digest
 from multihead.errors import ConfigurationError
 from multihead.lines import windows
 from multihead.lines.side_files import SideFiles
@@ -29,7 +28,6 @@ from multihead.shards.cutting import CutText, Shard, cut, lines_a_shard, shards_
 from multihead.shards.folder import Assemble, in_a_row, shard_folder, write_shard
 from multihead.text.languages import Languages
 from multihead.translating.companions import Companions
-from multihead.translating.datastore import datastore_digest
 from multihead.translating.translator import Translator
 from multihead.workers import Engine
 
@@ -69,16 +67,7 @@ class Models:
     @property
     def identity(self) -> str:
         """Identifies all models, their languages, and how they are averaged."""
-        judges = f" {len(self.companions.judge)} judges" if self.companions.judge else ""
-        pair = f"{self.languages.source}-{self.languages.target}"
-        return f"{'+'.join(self.digests)} {self.companions.mean} {pair}{judges}"
-
-    @property
-    def digests(self) -> list[str]:
-        """Identify all models."""
-        store = self.companions.datastore
-        remembered = [] if store is None else [datastore_digest(store)]
-        return [*(model_digest(path) for path in (self.model, *self.companions.models)), *remembered]
+        return self.companions.identity(self.model, self.languages)
 
 
 @dataclass(frozen=True)
@@ -184,14 +173,15 @@ class Written(NamedTuple):
 
 def decides(models: Models, translator: Translator, options: LineOptions) -> dict[str, Any]:
     """What has to be equal in each process."""
-    return {"models": models.digests, **json.loads(json.dumps(of_the_translator(translator, options)))}
+    return {"models": models.identity, **json.loads(json.dumps(of_the_translator(translator, options)))}
 
 
 def threads_matter(translator: Translator, options: LineOptions, files: SideFiles | None) -> bool:
     """Whether the number of threads can change a result in its last digits; the compiled search adds in one order."""
     request = options.request
     asked = options.guard is not None or request.sampling is not None or request.chooses or files is not None
-    return asked or not translator.compiled
+    copies = bool(translator.bundle.target_tokenizer.copied)  # sentences without one are searched again step by step
+    return asked or copies or not translator.compiled
 
 
 def translate_shards(

@@ -26,7 +26,7 @@ from multihead.judging.guard_signs import GuardSettings
 from multihead.lines.side_files import LineConstraints, SideFiles
 from multihead.translating.lengths import SplitLine, join_parts, split_long_lines
 from multihead.translating.request import TranslationRequest
-from multihead.translating.searching import RoomError, Translation
+from multihead.translating.searching import ConstraintError, Translation
 from multihead.translating.translator import Translator
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LineOptions:
     def __post_init__(self) -> None:
         if self.guard is not None and self.guard.mode == "retry" and self.request.several:
             raise ConfigurationError(
-                "the guard can search again for one translation of a line, not for several: let it mark, or ask for one"
+                "guard retry searches for one translation of a line, not for several: use mark, or ask for one"
             )
         if self.max_source < 0 or self.max_source == 1:
             raise ConfigurationError(f"max_source: expected 0 (no limit) or at least 2, got {self.max_source}")
@@ -186,8 +186,8 @@ def translated(
         split = cut(window, options.max_source, constraints.any_at, options.max_sentence)
         try:
             results = _translate_window(translator, _parts(window, split, documents), options, constraints, progress)
-        except RoomError as error:
-            assert reader is not None  # only a line with constraints lacks room; it is never cut
+        except ConstraintError as error:
+            assert reader is not None  # only a line with constraints has such an error; it is never cut
             number = done + 1 + [place for place, line in enumerate(split) for _ in line.texts][error.place]
             reader.refuse("prefixes" if error.name == "prefix" else "phrases", f"its {error.reason}", number)
         rows: list[str] = []

@@ -36,10 +36,28 @@ class Companions:
     reverse: tuple[Path, ...] = ()
     judge: tuple[Path, ...] = ()
 
-    @property
-    def models(self) -> tuple[Path, ...]:
-        """The folders of all models."""
-        return (*self.others, *self.reverse, *self.judge)
+    def identity(self, model: Path, languages: Languages) -> str:
+        """Identifies a model with all of these by their content, their roles, and the languages.
+
+        Args:
+            model: the folder of the model.
+            languages: as they were asked for.
+
+        Raises:
+            FormatError: a folder is not a model, or no datastore.
+        """
+        from multihead.bundle import model_digest
+        from multihead.translating.datastore import datastore_digest
+
+        pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
+        mean = f" ({self.mean})" if self.others else ""
+        remembered = "" if self.datastore is None else f" datastore {datastore_digest(self.datastore)}"
+        choosing = [
+            f" {name} {'+'.join(map(model_digest, paths))}"
+            for name, paths in (("reverse", self.reverse), ("judge", self.judge))
+            if paths
+        ]
+        return "+".join(map(model_digest, (model, *self.others))) + pair + mean + remembered + "".join(choosing)
 
     def absolute(self) -> Companions:
         """The same folders by their absolute paths."""

@@ -72,6 +72,8 @@ def chrf_table(texts: Sequence[str]) -> Utility:
     """`chrf_utility` for pairs of some texts, all computed at once.
 
     n-grams that two texts share are counted by products: min(a, b) = sum_k [a >= k] [b >= k] of their counts a, b.
+    n-grams that fewer than two texts have k times are left out of the k-th product and all later ones, so that a text
+    that says one word a thousand times does not make all of them large.
     """
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     if len(places) > _MOST_TABLED:
@@ -80,9 +82,12 @@ def chrf_table(texts: Sequence[str]) -> Utility:
     precision, recall, orders = (np.zeros((len(plain), len(plain))) for _ in range(3))
     for n in _ORDERS:
         counts = _gram_counts(plain, n)
-        sizes = counts.sum(1)
-        levels = ((counts >= level).astype(np.float32) for level in range(1, int(counts.max(initial=0)) + 1))
-        shared = sum((level @ level.T for level in levels), np.zeros_like(precision))
+        sizes, shared, level = counts.sum(1), np.zeros_like(precision), 1
+        while (common := (counts >= level).sum(0) > 1).any():
+            counts = counts[:, common]
+            has = (counts >= level).astype(np.float32)
+            shared, level = shared + has @ has.T, level + 1
+        np.fill_diagonal(shared, sizes)
         counted = (sizes[:, None] > 0) & (sizes > 0)
         precision += np.where(counted, shared / np.maximum(sizes, 1)[:, None], 0)
         recall += np.where(counted, shared / np.maximum(sizes, 1), 0)

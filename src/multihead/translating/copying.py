@@ -23,7 +23,7 @@ from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.request import TranslationRequest
-from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
+from multihead.translating.searching import Constraints, build_restrictions, lacking, search_batch, symbols_of
 
 
 @runtime_checkable
@@ -48,14 +48,6 @@ class Copying(Protocol):
 _PHRASES = 8
 """Placeholders up to which each is a phrase; a search with more phrases has too many states."""
 _BEAM = 4
-
-
-def lacking(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis], wanted: Sequence[int]) -> bool:
-    """Whether one of the hypotheses lacks a placeholder of its source, or has another or one twice."""
-    if not tokenizer.copied:
-        return False
-    want = sorted(wanted)
-    return any(sorted(i for i in one.tokens if i in tokenizer.copied) != want for one in hypotheses)
 
 
 def fitting(wanted: Sequence[Sequence[int]], limits: Sequence[int], constraints: Constraints) -> list[list[int]]:

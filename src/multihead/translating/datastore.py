@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from multihead.configuration import MOST_FACTOR, Settings, build
+from multihead.configuration import Settings, build
 from multihead.engine.datastore import MOST, Cells, Floats, PackedDatastore
 from multihead.errors import ConfigurationError, FormatError, ShapeError
 from multihead.sealed import open_folder
@@ -43,8 +43,8 @@ class Remembering(Settings):
     """The nearest entries of a state."""
     share: float = Field(gt=0, lt=1)
     """Their part of the probabilities."""
-    temperature: float = Field(gt=0, le=MOST_FACTOR)
-    """Of the squared distances."""
+    temperature: float = Field(gt=0)
+    """Of the squared distances, whose size depends on the model: it has no upper bound."""
     probes: int = Field(default=0, ge=0)
     """Cells that a state looks into; 0 for all."""
 

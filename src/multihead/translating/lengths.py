@@ -135,7 +135,7 @@ def split_long_lines(
             continue
         length = f"{tokens:,} tokens, more than the {most:,} that this model is used to"
         if whole(place):
-            remark = f"{length}; translated whole, because of what is demanded of it"
+            remark = f"{length}; translated whole, because it has a prefix or phrases"
             found[place] = SplitLine([lines[place]], [], remark)
             continue
         parts = split_text(lines[place], within(most), within(longest or most), language)

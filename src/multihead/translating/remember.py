@@ -142,7 +142,7 @@ def remember(
         tried = _encoded(bundle, *valid).spread(_TRIED)
     if tried is None:
         raise ConfigurationError(
-            "name validation text, by which the share of the neighbours is chosen: --valid-source and --valid-target"
+            "the share of the neighbours is chosen on validation text: give --valid-source and --valid-target"
         )
     if not len(pairs) or not len(tried):
         raise ConfigurationError("the text, or the validation text, holds no pairs")

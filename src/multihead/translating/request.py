@@ -33,19 +33,19 @@ class Sampling(Settings):
     """How translations are drawn instead of searched (`decoding.sampling`)."""
 
     sample: int = Field(default=1, ge=1, le=_MOST_SAMPLES)
-    """Draw this many translations of each line from the model's distribution, instead of searching the best."""
+    """Draw this many translations of each line from the model's distribution, instead of searching for the best."""
     temperature: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """Draw from p^(1/T): below 1 sharper, above 1 flatter than the model's distribution."""
     top_k: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
     """Draw from this many of the most probable tokens."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Draw from the fewest most probable tokens that have this probability together."""
+    """Draw from the smallest set of most probable tokens whose probabilities add up to this."""
     min_p: float | None = Field(default=None, gt=0, le=1)
-    """Draw from tokens at least this share as probable as the most probable one."""
+    """Draw from tokens whose probability is at least this share of the most probable one's."""
     epsilon: float | None = Field(default=None, gt=0, le=1)
-    """Draw from tokens at least this probable."""
+    """Draw from tokens of at least this probability."""
     seed: int = 0
-    """Seed of the random numbers, any integer; equal lines draw equal ones."""
+    """Seed of the random numbers, any integer; equal lines draw equal numbers."""
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -72,12 +72,15 @@ class Weights(Settings):
         """Parse "forward=0.5,reverse=0.3"; weights that are not named are 0.
 
         Raises:
-            ConfigurationError: another text, an unknown name or an impossible number.
+            ConfigurationError: another text, an unknown name, one that is named twice, or an impossible number.
         """
         pairs = [part.partition("=") for part in text.split(",")]
-        if not all(sign for _, sign, _ in pairs):
-            raise ConfigurationError(f"--weights: expected text like forward=0.5,reverse=0.3, got {text!r}")
-        return build(cls, {name.strip(): value.strip() for name, _, value in pairs}, "--weights")
+        values = {name.strip(): value.strip() for name, _, value in pairs}
+        if not all(sign for _, sign, _ in pairs) or len(values) < len(pairs):
+            raise ConfigurationError(
+                f"--weights: expected text like forward=0.5,reverse=0.3, each name once, got {text!r}"
+            )
+        return build(cls, values, "--weights")
 
     def __str__(self) -> str:
         return ",".join(f"{name}={value:.5g}" for name, value in self.model_dump().items() if value)
@@ -138,14 +141,18 @@ class TranslationRequest:
         if isinstance(self.texts, str):
             raise InputError("expected a list of sentences, got one string; write translate([text])")
         if self.n_best is not None and (self.sampling or self.chooses):
-            raise ConfigurationError("n_best is of a search: leave it out, or sampling, the metric (mbr) and weights")
+            raise ConfigurationError(
+                "n_best applies to a search: leave it out, or sampling, the metric (mbr) and weights"
+            )
         check_n_best(1 if self.n_best is None else self.n_best, self.search.beam)
         if self.keys is not None and len(self.keys) != len(self.texts):
             raise InputError(f"keys: expected one for each of {len(self.texts)} texts, got {len(self.keys)}")
         if self.sampling is not None and self.phrases is not None:
-            raise ConfigurationError("phrases that must appear cannot be had with samples: leave one of them out")
+            raise ConfigurationError("phrases that must appear cannot be combined with samples: leave one of them out")
         if self.both and not (self.sampling and self.chooses):
-            raise ConfigurationError("both: a beam beside samples is for a choice: give the metric (mbr) or weights")
+            raise ConfigurationError(
+                "both: a beam beside samples needs a choice among them: give the metric (mbr) or weights"
+            )
         if self.chooses and self.candidates + self.both < 2:
             what = "the metric (mbr) chooses" if self.weights is None else "the weights choose"
             raise ConfigurationError(f"{what} among several: draw more samples, or widen the beam")

@@ -6,7 +6,7 @@ tokens: a forbidden word in another segmentation, which a model has no reason to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -103,14 +103,16 @@ def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Con
     """The prefixes and phrases of a request in tokens.
 
     Raises:
-        InputError: not one prefix, or list of phrases, for each text; an empty text, which is not translated, with
-            either; a phrase without characters.
+        InputError: not one prefix, or list of phrases, for each text; a string in place of a list of phrases; an empty
+            text, which is not translated, with either; a phrase without characters.
         ConfigurationError: a prefix, and the model writes from right to left.
     """
     texts = request.texts
     for name, given in (("prefixes", request.prefixes), ("phrases", request.phrases)):
         if given is not None and (isinstance(given, str) or len(given) != len(texts)):
             raise InputError(f"{name}: expected one for each of {len(texts)} texts, got {len(given)}")
+        if name == "phrases" and any(isinstance(own, str) for own in given or ()):
+            raise InputError("phrases: expected a list of phrases for each text, got a string; write [[phrase], ...]")
         for number, (text, wanted) in enumerate(zip(texts, given or (), strict=False), 1):
             if wanted and not text.strip():
                 raise InputError(f"text {number} is empty, so it cannot have {name}")
@@ -138,27 +140,32 @@ def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:
     return alternatives
 
 
-class RoomError(ConfigurationError):
-    """A prefix or phrases that do not fit into the length limit of their text.
+class ConstraintError(ConfigurationError):
+    """A prefix or phrases that no translation of their text can have.
 
     Args:
         place: of the text, counted from 0.
         name: "prefix", "phrases", or "prefix and phrases", which fit only one without the other.
-        needed: tokens, including the end symbol.
-        limit: maximum number of tokens.
+        reason: what is wrong with them.
     """
 
-    def __init__(self, place: int, name: str, needed: int, limit: int) -> None:
-        self.place, self.name = place, name
-        self.reason = (
-            f"{name} and the end symbol need {needed} tokens, more than the limit of {limit}: raise max_length or "
-            "length_margin"
-        )
-        super().__init__(f"text {place + 1}: its {self.reason}")
+    def __init__(self, place: int, name: str, reason: str) -> None:
+        self.place, self.name, self.reason = place, name, reason
+        super().__init__(f"text {place + 1}: its {reason}")
+
+
+def _no_room(place: int, name: str, needed: int, limit: int) -> ConstraintError:
+    """The error of constraints that need more tokens, including the end symbol, than the limit of their text."""
+    return ConstraintError(
+        place,
+        name,
+        f"{name} and the end symbol need {needed} tokens, more than the limit of {limit}: raise max_length or "
+        "length_margin",
+    )
 
 
 def check_room(constraints: Constraints, limits: Sequence[int | None], forced: Sequence[int] = ()) -> None:
-    """Check that constraints fit into the length limits of their texts.
+    """Check that constraints fit into the length limits of their texts, and that phrases are not too many.
 
     Args:
         constraints: prefixes and phrases.
@@ -166,9 +173,9 @@ def check_room(constraints: Constraints, limits: Sequence[int | None], forced: S
         forced: symbols with which every translation begins (`Tokenizer.prefix`); a prefix has them.
 
     Raises:
-        RoomError: they do not.
+        ConstraintError: they do not.
     """
-    from multihead.decoding.lexical import fewest_symbols
+    from multihead.decoding.lexical import TooManyPhrasesError, fewest_symbols
 
     for place, limit in enumerate(limits):
         if limit is None:
@@ -177,10 +184,38 @@ def check_room(constraints: Constraints, limits: Sequence[int | None], forced: S
         phrases = constraints.phrases[place] if constraints.phrases else []
         before, name = (prefix, "prefix and phrases") if prefix else (forced, "phrases")
         if len(prefix) >= limit:
-            raise RoomError(place, "prefix", len(prefix) + 1, limit)
-        needed = len(before) + (fewest_symbols(phrases, limit - 1 - len(before), before) if phrases else 0)
+            raise _no_room(place, "prefix", len(prefix) + 1, limit)
+        try:
+            needed = len(before) + (fewest_symbols(phrases, limit - 1 - len(before), before) if phrases else 0)
+        except TooManyPhrasesError as error:
+            raise ConstraintError(place, "phrases", str(error)) from None
         if phrases and needed >= limit:
-            raise RoomError(place, name, needed + 1, limit)
+            raise _no_room(place, name, needed + 1, limit)
+
+
+_MOST_STATES = 1 << 24
+"""Entries of the tables of a batch, of 8 bytes each."""
+
+
+def within_tables(group: Sequence[int], phrases: Sequence[Sequence[Sequence[Sequence[int]]]]) -> Iterator[list[int]]:
+    """A batch in parts whose tables of phrases fit into memory; each sentence has as much room as the largest one.
+
+    Args:
+        group: the sentences.
+        phrases: of all sentences.
+    """
+    from multihead.decoding.lexical import table_size
+
+    part: list[int] = []
+    largest = 0
+    for place in group:
+        most = max(largest, table_size(phrases[place]))
+        if part and most * (len(part) + 1) > _MOST_STATES:
+            yield part
+            part, most = [], table_size(phrases[place])
+        part.append(place)
+        largest = most
+    yield part
 
 
 def build_restrictions(search: Search, tokenizer: Tokenizer, constraints: Constraints) -> list[Restriction]:
@@ -219,12 +254,20 @@ def search_batch(
     if search.beam == 1 and search.stopping == "exact" and plain:
         return [[hypothesis] for hypothesis in greedy_search(stepper, source, lengths, task, search)]
     if phrases and search.groups > 1:
-        raise ConfigurationError("phrases that must appear cannot be had with groups: leave one of them out")
+        raise ConfigurationError("phrases that must appear cannot be combined with groups: leave one of them out")
     if phrases:
         return lexical_beam_search(stepper, source, lengths, phrases, task, search)
     if search.groups > 1:
         return diverse_beam_search(stepper, source, lengths, task, search)
     return beam_search(stepper, source, lengths, task, search)
+
+
+def lacking(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis], wanted: Sequence[int]) -> bool:
+    """Whether one of the hypotheses lacks a placeholder of its source, or has another or one twice."""
+    if not tokenizer.copied:
+        return False
+    want = sorted(wanted)
+    return any(sorted(i for i in one.tokens if i in tokenizer.copied) != want for one in hypotheses)
 
 
 def uncompiled_reason(search: Search, constraints: Constraints) -> str | None:
@@ -266,7 +309,7 @@ def check_ensemble(bundles: Sequence[Bundle]) -> None:
         ConfigurationError: fewer than two; one has another vocabulary than the first, or is on another device.
     """
     if len(bundles) < 2:
-        raise ConfigurationError("an ensemble needs another model")
+        raise ConfigurationError("an ensemble needs at least two models")
     first = bundles[0]
     for number, other in enumerate(bundles[1:], start=2):
         require_same_vocabularies(first, other, f"model {number} of the ensemble")

@@ -33,11 +33,13 @@ from multihead.translating.searching import (
     check_ensemble,
     check_room,
     encode_constraints,
+    lacking,
     make_translation,
     require_same_vocabularies,
     search_batch,
     symbols_of,
     uncompiled_reason,
+    within_tables,
 )
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ class Translator:
         """A translator that mixes in what followed similar states in a text (`engine.neighbours`).
 
         An ensemble remembers by the states of its first model. Everything that the compiled search does not do is
-        refused.
+        refused; only a sentence whose translation lacks a placeholder is searched again without the datastore.
 
         Args:
             datastore: what `multihead datastore` wrote for this model, or the same in memory.
@@ -489,6 +491,9 @@ class Translator:
         if engine is None:
             width = request.search.beam if request.sampling is None else request.sampling.sample
             groups = list(batches_by_tokens(lengths, max(request.batch_tokens // width, 1)))
+        if constraints.phrases:
+            phrases = constraints.select(work).phrases
+            groups = [part for group in groups for part in within_tables(group, phrases)]
         for group in groups:
             places, ids = [work[i] for i in group], [encoded[i] for i in group]
             own = constraints.select(places)
@@ -530,9 +535,9 @@ class Translator:
         if isinstance(engine, CompiledSearch):
             return engine
         if self.datastore is not None:
-            raise ConfigurationError(f"a datastore cannot be had here: {engine}; leave it out")
+            raise ConfigurationError(f"a datastore cannot be used here: {engine}; leave it out")
         if search.precision != "float32":
-            raise ConfigurationError(f"precision {search.precision} cannot be had here: {engine}; write float32")
+            raise ConfigurationError(f"precision {search.precision} is not available here: {engine}; use float32")
         return None
 
     def _get_engine(self, precision: Precision, shortlist: Shortlist | None) -> CompiledSearch | str:
@@ -572,7 +577,7 @@ class Translator:
         task = replace(task, restrictions=build_restrictions(search, tokenizer, constraints))
         self.bundle.model.eval()
         with torch.no_grad():
-            return search_batch(self.stepper, *self.collate(ids), task, search, constraints.phrases)
+            return search_batch(self._stepper(search.shortlist), *self.collate(ids), task, search, constraints.phrases)
 
     def _copied(
         self,
@@ -583,7 +588,10 @@ class Translator:
         constraints: Constraints,
     ) -> list[list[Hypothesis]]:
         """The hypotheses of sentences, each with the placeholders of its sentence."""
-        if not self.bundle.target_tokenizer.copied:
+        tokenizer = self.bundle.target_tokenizer
+        if not tokenizer.copied:
+            return found
+        if not any(lacking(tokenizer, own, tokenizer.copies(text)) for own, text in zip(found, texts, strict=True)):
             return found
         import torch
 
@@ -632,18 +640,22 @@ class Translator:
         self.bundle.model.eval()
         with torch.no_grad():
             task = replace(task, restrictions=restrictions)
-            return sample(self.stepper, *self.collate(ids), task, request.search, **how)
+            return sample(self._stepper(request.search.shortlist), *self.collate(ids), task, request.search, **how)
 
     @property
     def stepper(self) -> Stepper[Any]:
         """What is searched step by step: the model or an ensemble, with the whole vocabulary or a shortlist."""
+        return self._stepper(self._own.shortlist)
+
+    def _stepper(self, shortlist: bool) -> Stepper[Any]:
+        """As `stepper`, with or without the shortlist."""
         if self._mean is not None:
             from multihead.decoding.ensemble import Ensemble
 
             ensemble = Ensemble([network.eval() for network in self.networks], self._mean)
-            return ensemble.each(self._within) if self._own.shortlist else ensemble
+            return ensemble.each(self._within) if shortlist else ensemble
         stepper = self._engines.stepper(self.bundle.model)
-        return self._within(stepper) if self._own.shortlist else stepper
+        return self._within(stepper) if shortlist else stepper
 
     def _within(self, stepper: Stepper[Any]) -> Stepper[Any]:
         """A model with the shortlist."""
