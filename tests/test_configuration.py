@@ -139,7 +139,7 @@ def test_every_group_of_settings_names_what_there_is_not(cls: type[Settings]) ->
 
 
 def test_settings_inside_of_settings_are_reported_where_they_are() -> None:
-    """By pydantic itself, which JSON, TOML and the readers of checkpoints count on."""
+    """Also by pydantic itself, on which JSON, TOML and the readers of checkpoints rely."""
     with pytest.raises(
         SettingsError, match=r"^Group: sizes\.width: input should be greater than or equal to 2, got 1$"
     ):
@@ -169,6 +169,8 @@ def test_nearest() -> None:
 def test_toml(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text('width = 4\nkind = "post"\n', encoding="utf-8")
+    assert build(Sizes, read_toml(path), str(path)) == Sizes(width=4, kind="post")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as editors of Windows save it
     assert build(Sizes, read_toml(path), str(path)) == Sizes(width=4, kind="post")
 
 

@@ -1,4 +1,4 @@
-"""MPS, by what can be known without one: no float64 is needed, and its limits are refused."""
+"""MPS, tested without a device: no operation needs float64, and requests beyond its limits are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = ([7, 8, 9], [4], [5, 6, 11, 12, 13], [30, 21])
 
 
 class WithoutFloat64(TorchDispatchMode):
-    """No operation takes or makes float64, as on MPS; only what the host made may be converted."""
+    """No operation takes or makes float64, as on MPS; only tensors that the host made may be converted."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -91,7 +91,7 @@ def test_an_update_needs_no_float64(plain: None, changes: dict[str, Any]) -> Non
 
 
 def searches(source: Tensor, lengths: Tensor, model: Transformer) -> list[Sequence[Any]]:
-    """What every search finds: the ids of the best hypotheses."""
+    """The results of every search: the ids of the best hypotheses."""
     task, several = SearchTask(SYMBOLS, max_lengths=12), SearchTask(SYMBOLS, max_lengths=12, n_best=3)
     options = Sharpening(temperature=1.3, top_k=20, top_p=0.95, min_p=0.001, epsilon=1e-6)
     found = [
@@ -134,6 +134,22 @@ def test_positions_are_the_same_where_they_are_computed_elsewhere(monkeypatch: p
     monkeypatch.setattr(Tensor, "cpu", lambda self: moved.append(True) or self)
     assert torch.equal(sinusoid(positions, 16), expected)
     assert moved
+
+
+@pytest.mark.parametrize("device", [None, "cuda", "cuda:1", "cpu"])
+def test_the_requested_device_is_inspected(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor beside a GPU is the one without it, and each GPU computes as the first one does."""
+    alone = inspect_machine("cpu")
+    assert (alone.device, alone.threads) == ("cpu", torch.get_num_threads())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: not alone.fast_bfloat16)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    found = inspect_machine(device)
+    if device == "cpu":
+        assert found == alone
+    else:
+        assert (found.device, found.name) == (device or "cuda", "a GPU")
+        assert found.fast_bfloat16 is not alone.fast_bfloat16
 
 
 def test_it_is_chosen_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

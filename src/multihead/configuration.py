@@ -98,7 +98,7 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
     unknown = [key for key in values if key not in cls.model_fields]
     if len(unknown) > _MOST_PROBLEMS:
         first = ", ".join(f"'{shortened(key)}'" for key in unknown[:_MOST_PROBLEMS])
-        raise ConfigurationError(f"{origin}: {len(unknown):,} settings that there are not, the first being {first}")
+        raise ConfigurationError(f"{origin}: {len(unknown):,} unknown settings, the first of them {first}")
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
@@ -146,13 +146,13 @@ def read_toml(path: Path) -> dict[str, Any]:
             content = stream.read(_MOST_TOML + 1)
         if len(content) > _MOST_TOML:
             raise ConfigurationError(f"{path}: not a file of settings: it has more than {_MOST_TOML:,} bytes")
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8-sig"))  # editors of Windows begin files with a byte order mark
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {shortened(str(error))}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: not a TOML file: it is not UTF-8 text") from None
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{path}: not valid TOML: a number or a nesting without end") from None
+        raise ConfigurationError(f"{path}: not valid TOML: a number is too long, or the nesting too deep") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -175,15 +175,23 @@ class Machine:
     """Description for the log."""
 
 
-def inspect_machine() -> Machine:
-    """Inspect the machine; changes nothing."""
+def inspect_machine(device: str | None = None) -> Machine:
+    """Inspect the machine; changes nothing.
+
+    Args:
+        device: the one that is to be used, which `require_device` checks; None for the fastest one.
+    """
     import torch
 
     threads = torch.get_num_threads()  # the number of cores, unless the user or the caller has set it
-    if torch.cuda.is_available():
-        return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
-    if torch.backends.mps.is_available():
-        return Machine(threads, "mps", False, "the GPU of a Mac (MPS)")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return Machine(threads, device, torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
+    if device == "mps":
+        return Machine(threads, device, False, "the GPU of a Mac (MPS)")
+    if device != "cpu":
+        return Machine(threads, device, False, device)
     found = sorted(processor().features & {"avx512_bf16", "amx_bf16"})
     name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
     return Machine(threads, "cpu", bool(found), name)

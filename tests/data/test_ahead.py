@@ -1,4 +1,4 @@
-"""What each of several processes takes of a batch, and batches taken ahead by a thread."""
+"""The part of a batch that each of several processes takes, and batches that a thread prepares ahead of time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(one: Batch, other: Batch) -> bool:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 def test_the_portions_of_a_batch_are_its_rows(stream, size):
-    """Equal to the rows of the whole batch, tensor by tensor; what no process alone knows is None."""
+    """Equal to the rows of the whole batch, tensor by tensor; values that no single process knows are None."""
     whole, parts = stream(), [stream() for _ in range(size)]
     for _ in range(2 * whole.batches_in_epoch):
         batch = whole.take()

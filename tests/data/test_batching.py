@@ -193,7 +193,7 @@ class TestGroupsForTranslating:
         for group, following in zip(groups, [*groups[1:], []], strict=False):
             widest = lengths[group[0]]
             assert len(group) * widest <= batch_tokens or len(group) == 1
-            if following:  # another one would not have fitted
+            if following:  # no further pair would fit
                 assert (len(group) + 1) * max(1, widest) > batch_tokens
 
 
@@ -349,5 +349,5 @@ class TestSegmentedAnew:
         assert stream.take().source.tolist() == [[*[7] * 40, EOS]]
 
     def test_sentences_that_do_not_come_back(self) -> None:
-        with pytest.raises(InputError, match="20 sentences were to be cut anew, but 19 came back"):
+        with pytest.raises(InputError, match="20 sentences were to be segmented again, but 19 came back"):
             self.stream(some_store(20), lambda side, ids, pairs, epoch: ids[1:])

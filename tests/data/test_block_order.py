@@ -1,4 +1,4 @@
-"""The order of a large store: the same pairs as often as in `order`, batches as full, from any position."""
+"""The order of a large store: every pair as often as in `order`, batches as full, resumable at any position."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_batches_are_as_full_as_those_of_the_whole_order(monkeypatch: pytest.Mon
 
 
 def test_neighbors_of_the_corpus_meet_as_seldom_as_other_pairs_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the other pairs of a batch, 15 of 2,047 are of the same block of 16, as in the pool."""
+    """As in the pool, 15 of the 2,047 other pairs of a batch are expected to be from the same block of 16."""
     monkeypatch.setattr(block_order, "BLOCK", 16)
     monkeypatch.setattr(block_order, "POOL", 2048)
     met = possible = 0

@@ -1,4 +1,4 @@
-"""Gettext catalogs: what Babel writes is read, fuzzy and empty entries are named, and either side may be the source."""
+"""Gettext catalogs: Babel's files are read, fuzzy and empty entries are reported, and either side may be the source."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_catalog_as_the_tools_write_it(tmp_path: Path) -> None:
     for languages in (("de", "en"), ("de", None)):
         assert read(tmp_path / "de.po", HEADER + ENTRIES, languages)[0] == turned
     assert scanned(tmp_path / "de.po", HEADER + ENTRIES).languages == (None, "de")
-    with pytest.raises(DataError, match=r"de\.po: is a translation into 'de-de', asked for are 'en' and 'fr'"):
+    with pytest.raises(DataError, match=r"de\.po: is a translation into 'de-de', but 'en' and 'fr' were requested"):
         scanned(tmp_path / "de.po", HEADER + ENTRIES, ("en", "fr"))
 
 
@@ -161,8 +161,14 @@ def test_the_declared_encoding_is_that_of_the_line_after_the_header(tmp_path: Pa
             r"t\.po:1: declares the charset 'klingon'",
         ),
         ('msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-16\\n"\n', "declares the charset 'utf-16'"),
-        ('msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=import os;\\n"\n', "by a rule that is none: import os"),
-        ('msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=n/0;\\n"\n', "by a rule that is none: n/0"),
+        (
+            'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=import os;\\n"\n',
+            "that cannot be used: import os",
+        ),
+        (
+            'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=n/0;\\n"\n',
+            "that cannot be used: n/0",
+        ),
         ("Ein Hund.\n", r"(?s)no pair can be used out of 1.*t\.po:1: not gettext's syntax \(Ein Hund"),
         (HEADER, "no pair can be used out of 0"),
     ],

@@ -1,4 +1,4 @@
-"""CSV: what Python's writer writes is read, whatever the texts; and every record that is not a pair is named."""
+"""CSV: any texts that Python's writer writes are read, and every record that is not a pair is reported."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_header_may_follow_blank_lines(tmp_path: Path, blank: str) -> None:
     [
         ("Ein Hund.\nA dog.\n", None, r"t\.csv: has no two columns; .*columns found: Ein Hund\."),
         ("id,de,fr\n1,a,b\n", ("de", "en"), r"t\.csv: has no column 'en'; columns: id, de, fr"),
-        ("a,b\nc,d\n", ("1", "3"), "most records have 2 columns, and column 3"),
+        ("a,b\nc,d\n", ("1", "3"), "most records have 2 columns, but column 3"),
         ("de,en\n,\n", None, r"(?s)no pair can be used out of 1.*t\.csv:2: empty on both sides"),
         ("a,b\n".encode("utf-16"), None, "binary data, or UTF-16"),
     ],

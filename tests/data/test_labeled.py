@@ -93,7 +93,7 @@ def test_what_is_no_file_of_documents(tmp_path: Path) -> None:
     one = read_labeled(written(tmp_path, b"a\tx\na\ty\n"))
     with pytest.raises(DataError, match="expected two labels"):
         labels_of(one, "data.tsv")
-    with pytest.raises(DataError, match=r"data.tsv:1: the label 'a' is none .*did you mean 'aa'"):
+    with pytest.raises(DataError, match=r"data.tsv:1: 'a' is not a label .*did you mean 'aa'"):
         check_labels(one, ["aa", "b"], "data.tsv")
 
 

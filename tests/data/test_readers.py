@@ -183,6 +183,12 @@ def test_a_name_that_is_not_utf8_is_refused_before_it_is_read(tmp_path: Path) ->
         assert "rename it" in str(caught.value)
 
 
+@pytest.mark.parametrize("read", [scan_corpus, shards, lambda path: scan_corpus(path, Path("b"))])
+def test_a_name_with_nul_is_refused(read: Callable[[Path], object]) -> None:
+    with pytest.raises(DataError, match=r"a\\0b\.tsv: a file name cannot contain a NUL"):
+        read(Path("a\0b.tsv"))
+
+
 def test_what_cannot_be_a_corpus(tmp_path: Path) -> None:
     text = tmp_path / "train.txt"
     text.write_text("a\tb\n")
@@ -236,6 +242,13 @@ class TestShards:
         assert shards(Path("t*.de"), Path("t*.en")) == shards([p[0] for p in pairs], [p[1] for p in pairs]) == pairs
         with pytest.raises(DataError, match=r"t\*\.de names 2 files, but t1\.en 1; expected as many"):
             shards(Path("t*.de"), Path("t1.en"))
+
+    @pytest.mark.parametrize("split", ["train", "validation", "valid", "dev", "test"])
+    def test_a_folder_of_one_split_is_a_corpus(self, tmp_path: Path, split: str) -> None:
+        found = [tmp_path / f"{split}-{number}.tsv" for number in range(2)]
+        for path in found:
+            path.write_text("x\ty\n")
+        assert shards(tmp_path) == [(path, None) for path in found]
 
     def test_what_names_no_files(self, folder: Path) -> None:
         with pytest.raises(DataError, match=r"x-\*\.tsv: no file has such a name"):

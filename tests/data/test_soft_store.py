@@ -1,4 +1,4 @@
-"""What teachers predict, stored: what was written is read, and a writer goes on where another was stopped."""
+"""Stored predictions of teachers: reading returns what was written, and a writer resumes where another stopped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_written_is_read(tmp_path: Path, vocabulary: int) -> None:
 
 
 def test_probabilities_never_add_up_to_more_than_one(tmp_path: Path) -> None:
-    """Thirds and sevenths, all of which would round up; and a certain teacher, who stays certain."""
+    """Thirds and sevenths, which would all round up; and a teacher that is certain, which stays certain."""
     rows = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0], [1.0, 0.0, 0.0, 0.0], [2 / 7, 2 / 7, 2 / 7, 1 / 7]])
     probabilities = rows[torch.arange(int(LENGTHS.sum())) % 3]
     writer = SoftStoreWriter(tmp_path, description())

@@ -197,6 +197,11 @@ class TestFaultsOfAFile:
         with pytest.raises(DataError, match="binary data"):
             scan(write(tmp_path / "a", data))
 
+    def test_a_parquet_file_is_named_as_such(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"a\.parquet: is a Parquet file.*name a Parquet file of pairs alone"):
+            scan(write(tmp_path / "a.parquet", b"PAR1\x15\x04\x15\x00\xff\n" * 40 + b"PAR1"))
+        assert scan(write(tmp_path / "b", b"PAR1 is how such files begin\n")).lines == 1
+
     @pytest.mark.parametrize(("lines", "bad", "fit"), [(99, 1, False), (100, 1, True), (199, 2, False), (300, 3, True)])
     def test_more_than_one_line_in_a_hundred_is_too_many(self, tmp_path: Path, lines: int, bad: int, fit: bool) -> None:
         path = write(tmp_path / "a", b"good\n" * (lines - bad) + b"\xff\n" * bad)

@@ -1,5 +1,5 @@
-"""Translation memories: what the tools export gives its pairs, what is foreign in it does no harm, and every unit that
-is no pair is named with the line on which it begins."""
+"""Translation memories: exports of real tools are read, unknown elements are ignored, and every unit that is not a pair
+is reported with the line on which it begins."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class TestFaults:
             (memory(), "has no translation unit"),
             (memory(unit(("de", "a"), ("en", "b")))[:-9], r"m\.tmx:4: .*cut off"),
             (memory(unit(("de", "a"), ("en", "b")))[:-20], r"m\.tmx:3: .*cut off"),
-            (memory("", unit(("de", "a\x0b"), ("en", "b"))), r"m\.tmx:4: .*control character.*Mend the line"),
+            (memory("", unit(("de", "a\x0b"), ("en", "b"))), r"m\.tmx:4: .*control character.*Fix the line"),
             (memory("", unit(("de", "a & b"), ("en", "b"))), r"m\.tmx:4: .*&amp;"),
             (memory("", unit(("de", "&#31;"), ("en", "b"))), r"m\.tmx:4: .*no such character"),
             (memory("", unit(("de", "&nbsp;"), ("en", "b"))), r"m\.tmx:4: .*undefined entity"),

@@ -1,4 +1,4 @@
-"""Corpora at URLs are read as files are: by the readers, `prepare` and `clean`; what is written here refuses a URL."""
+"""Corpora at URLs are read like files by readers, `prepare` and `clean`; outputs that must be local refuse a URL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EN = "".join(f"Sentence {n}: dog number {n} runs around the house.\n" for n in r
 
 @pytest.fixture
 def store() -> Iterator[Callable[[str, bytes], Path]]:
-    """A function that puts a file into a store, and returns the path that a command makes of its URL."""
+    """A function that puts a file into a store; returns its URL as the path that a command gets."""
     files = fsspec.filesystem("memory")
 
     def put(name: str, content: bytes) -> Path:

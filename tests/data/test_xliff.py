@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: what the tools export gives its pairs, and every unit that is none is named with its line."""
+"""XLIFF 1.2 and 2: exports of real tools are read, and every unit that is not a pair is reported with its line."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from multihead.training.optimizer import learning_rate
 SLOW = Machine(2, "cpu", False, "two cores")
 FAST = Machine(8, "cuda", True, "a GPU")
 FILES = {
-    "parallel",  # of a start, not of a run
+    "parallel",  # settings of a start, not of a run
     *("source", "target", "corpus", "valid_source", "valid_target", "valid", "temperature", "temperature_over"),
     *("output", "data", "from_model", "teacher", "weights", "alignments", "terms"),
 }
@@ -155,7 +155,7 @@ OTHER = {
     "max_length": 60,
     "seed": 42,
 }
-"""A value for every field that no rule would choose."""
+"""For every field, a value that no rule would choose."""
 SUBWORDS = (
     *("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols"),
     *("user_symbols", "placeholders", "context", "right_to_left", "source_factors"),
@@ -171,7 +171,7 @@ GIVEN = (
     "alignment_weight",
     "alignment_layer",
 )
-"""Fields of other models, and what only goes with them."""
+"""Fields of other models, and fields that only apply to them."""
 TOGETHER = [
     ["held_out", "budget", "corpus", *GIVEN, "valid", "context", "source_factors"],
     ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target", "placeholders", "terms", "source_factors"],
@@ -295,7 +295,7 @@ def test_every_flag_has_a_sentence():
     ("cls", "command", "further"), [(TrainSettings, train, []), (PrepareSettings, prepare, ["Engines"])]
 )
 def test_every_flag_stands_under_one_heading(cls, command, further):
-    """Flags are in the order of the headings; those without one come first, those that are no settings last."""
+    """Flags are in the order of the headings; flags without a heading come first, flags that are not settings last."""
     blocks = CliRunner().invoke(multihead, [command.name, "--help"]).output.split("\n\n")
     shown = {
         block.split(":\n")[0]: re.findall(r"^  --([\w-]+)", block, re.MULTILINE) for block in blocks if ":\n" in block
@@ -344,7 +344,7 @@ def test_a_corpus_as_it_is_typed(text, expected):
 
 
 def test_prepare_takes_the_file_of_train(tmp_path):
-    """It ignores settings of the model, but not their faults."""
+    """It ignores settings of the model, but reports faults in them."""
     (tmp_path / "a.toml").write_text("source = 'a'\ntarget = 'b'\nwidth = 64\n", encoding="utf-8")
     given = merge_config_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
     assert given == {"source": "a", "target": "b", "held_out": 3}
@@ -456,7 +456,7 @@ def test_the_user_is_always_right(pairs, machine, architecture):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_setting_of_another_network_is_refused(architecture):
-    """They are refused rather than ignored, before anything is prepared."""
+    """Such settings are refused rather than ignored, before anything is prepared."""
     for name in OF_ANOTHER[architecture]:
         with pytest.raises(ConfigurationError, match=f"{name} is a setting of the .* model, .* is {architecture}"):
             planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
@@ -531,7 +531,7 @@ def test_a_budget_is_what_is_spent(budget, seconds):
 
 
 def test_a_budget_counts_from_the_start_of_the_command():
-    """Time that is gone before the first update is not there for updates."""
+    """Time used before the first update is not available for updates."""
     whole, _ = decide(TrainSettings(budget=600.0), pace=lambda *_: Pace(0.5, 3000.0))
     rest, reasons = decide(TrainSettings(budget=600.0), pace=lambda *_: Pace(0.5, 3000.0, spent=300.0))
     assert rest["updates"] == whole["updates"] // 2
@@ -601,7 +601,7 @@ def test_a_short_training_has_a_small_network_unless_the_user_chose_one():
         assert halved(budget=(updates - 2) * 0.5 / 0.88) == times + 1
     short = {"budget": 60.0}
     assert halved(**short) == len(most) > halved() == 0
-    assert halved(updates=100) == 0  # it is not time that limits it
+    assert halved(updates=100) == 0  # time is not the limit
     assert halved(**short, alignments="ibm1") == 0
     for name, value in {"preset": "small", "width": 256, "inner": 512, "decoder_layers": 3, "heads": 4}.items():
         assert halved(**short, **{name: value}) == 0
@@ -634,12 +634,12 @@ def test_muon_learns_faster_with_as_many_pairs_as_were_tried():
     assert chosen(500_000) == chosen()
     assert (rate, 2 * scale, none) == (8 * usual, whole, 0)  # so matrices learn four times as fast
     assert decay > 0
-    assert chosen(width=128)[0] == rate  # it is as high as was tried
+    assert chosen(width=128)[0] == rate  # the highest that was tried
     assert chosen(width=512, optimizer="muon")[0] == rate / 2
     assert chosen(schedule="constant") == (rate / 4, scale, decay)
     assert chosen(optimizer="adam") == (usual, whole, 0)
     assert chosen(from_model=Path("m"))[:2] == (usual / 10, whole)
-    assert chosen(learning_rate=usual)[:2] == (usual, whole)  # a rate from elsewhere means what it did
+    assert chosen(learning_rate=usual)[:2] == (usual, whole)  # a rate from another program keeps its meaning
     assert chosen(schedule="noam", optimizer="muon")[1] == whole
 
 
@@ -694,9 +694,9 @@ def test_a_given_model_is_trained_more_carefully_and_for_less_long():
 
 
 def test_what_a_given_model_has_not_is_named():
-    """Also of settings that a folder leaves out because they are the usual ones."""
+    """Also for settings that a folder omits because they have the default value."""
     given = TransformerConfig(source_vocab=9, target_vocab=9)
-    message = r"\(norm_kind is layer, asked for was rms; query_key_norm is none, asked for was rms\); leave them out"
+    message = r"\(norm_kind is layer, but rms was requested; query_key_norm is none, but rms was requested\); leave"
     with pytest.raises(ConfigurationError, match=message):
         planning.choose_given_model(
             Choices(TrainSettings(from_model="a", norm_kind="rms", query_key_norm="rms", relative_buckets=32)), given

@@ -52,7 +52,7 @@ def test_every_logged_number_is_a_point(run):
 
 
 def test_over_time_the_starts_of_a_run_add_up(run):
-    """Logs of today count on after a start; older ones began anew, and less time is a new start."""
+    """Current logs keep counting after a restart; older ones started again at 0, so a smaller time is a restart."""
     folder = run("one")
     assert [line.points for line in panels_of(read_curves([folder]), "seconds")[1].lines] == [[]]
     rows = [{"kind": "validation", "step": step, "elapsed": seconds} for step, seconds in ((4, 90.0), (8, 30.0))]

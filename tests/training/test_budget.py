@@ -23,7 +23,7 @@ from multihead.training.trainer import Trainer
 
 
 class Machine:
-    """A clock that work moves on; ``slower(now)`` is by how much everything takes longer."""
+    """A clock that work advances; ``slower(now)`` is the factor by which everything takes longer."""
 
     def __init__(self, update=1.0, validation=0.0, saving=0.0, slower=lambda _: 1.0, noise=0.0):
         self.update, self.validation, self.saving, self.slower = update, validation, saving, slower
@@ -33,20 +33,20 @@ class Machine:
         return self.now
 
     def work(self, seconds):
-        """A piece of work; as it goes on, the machine may become slower."""
+        """A piece of work, during which the machine may become slower."""
         seconds *= 1 + self.draw.uniform(-self.noise, self.noise)
         for _ in range(20):
             self.now += seconds / 20 * self.slower(self.now)
 
 
 class Writer:
-    """In place of `CheckpointWriter`: the end of a run waits for it."""
+    """A replacement for `CheckpointWriter`; the end of a run waits for it."""
 
     def __init__(self, machine):
         self.machine, self.seconds, self.saved = machine, 0.0, 0
 
     def save(self, checkpoint, before=lambda _: None):
-        del checkpoint, before
+        before(checkpoint)
         self.seconds, self.saved = self.machine.saving * self.machine.slower(self.machine.now), self.saved + 1
 
     def check(self):
@@ -179,7 +179,7 @@ def test_a_budget_holds_on_a_quiet_machine(toy, tmp_path, monkeypatch, budget, m
 @pytest.mark.parametrize(("budget", "machine"), [given for given in QUIET if "third" not in str(given.id)])
 @pytest.mark.parametrize("factor", [2.0, pytest.param(0.5, marks=pytest.mark.proof)])
 def test_a_budget_holds_on_a_machine_that_changes_halfway(toy, tmp_path, monkeypatch, budget, machine, factor):
-    """Without the machine whose last validation alone then takes the rest."""
+    """Except for the machine on which the last validation alone takes the rest of the time."""
     run = Run(toy, tmp_path, budget, Machine(slower=halfway(factor, budget), **machine), preparation=0.1 * budget)
     assert 0.85 <= run.go(monkeypatch) <= 1.1
     rates = run.rates
@@ -189,7 +189,7 @@ def test_a_budget_holds_on_a_machine_that_changes_halfway(toy, tmp_path, monkeyp
 
 
 def test_at_a_constant_pace_the_schedule_is_that_of_a_given_number_of_updates(toy, tmp_path, monkeypatch):
-    """A machine of which the estimate was right: nothing is decided anew, and the rates are equal."""
+    """On a machine for which the estimate was right, no decision changes, and the rates are equal."""
     run = Run(toy, tmp_path, 1200.0, Machine(update=4.0, validation=8.0, saving=2.0), updates=285, validate_every=57)
     assert 0.95 <= run.go(monkeypatch) <= 1.0
     assert run.records("plan") == []
@@ -207,7 +207,7 @@ def test_an_interval_that_the_user_gave_stays_and_its_time_counts(toy, tmp_path,
 
 
 def test_a_single_validation_that_is_too_long_translates_fewer_sentences(toy, tmp_path, monkeypatch):
-    """So that it keeps to its tenth of the budget, also where it takes longer than the whole budget."""
+    """So that validations stay within a tenth of the budget, even if one takes longer than the whole budget."""
     for name, validation, part in (("half", 30.0, 5), ("double", 120.0, 8), ("short", 5.0, None)):
         run = Run(toy, tmp_path / name, 60.0, Machine(update=0.5, validation=validation), replanned=ALL)
         assert 0.95 <= run.go(monkeypatch) <= 1.05
@@ -215,15 +215,18 @@ def test_a_single_validation_that_is_too_long_translates_fewer_sentences(toy, tm
 
 
 def test_a_run_whose_time_is_over_ends_with_a_validation(toy, tmp_path, monkeypatch):
-    run = Run(toy, tmp_path, 60.0, Machine(update=1.0, validation=2.0, slower=lambda now: 30.0 if now > 30 else 1.0))
-    run.go(monkeypatch)
-    steps = [record["step"] for record in run.records("validation")]
-    assert steps[-1] == run.trainer.state.step < run.config.updates
-    assert run.best[-1:] == [] or run.best[-1] == steps[-1]
+    """After the update during which the machine becomes 30 times slower; the model of that validation is kept."""
+    update, validation, slow, budget = 1.0, 2.0, 30.0, 60.0
+    machine = Machine(update, validation, slower=lambda now: slow if now > budget / 2 else 1.0)
+    run = Run(toy, tmp_path, budget, machine)
+    assert 1.0 < run.go(monkeypatch) <= 0.5 + slow * (update + validation) / budget
+    last = run.trainer.state.step
+    assert last == len(run.rates) < run.config.updates
+    assert [record["step"] for record in run.records("validation")] == run.best == [last]
 
 
 def test_checkpoints_are_written_though_no_validation_is_due(toy, tmp_path, monkeypatch):
-    """Or a run that can afford one validation would lose everything when it is killed."""
+    """Otherwise a run with time for one validation would lose everything if it is killed."""
     saved = []
     monkeypatch.setattr(Writer, "save", lambda self, checkpoint, *_: saved.append(checkpoint.state.step))
     run = Run(toy, tmp_path, 600.0, Machine(update=4.0, validation=90.0))
@@ -235,7 +238,7 @@ def test_checkpoints_are_written_though_no_validation_is_due(toy, tmp_path, monk
 
 @pytest.mark.parametrize("validation", [2.0, 5.0, 10.0])
 def test_no_checkpoint_is_written_between_an_update_and_its_validation(toy, tmp_path, monkeypatch, validation):
-    """A run that was killed after the validation would make and record it once more."""
+    """Otherwise a run that was killed after the validation would make and record it again."""
     saved = []
     monkeypatch.setattr(Writer, "save", lambda self, checkpoint, *_: saved.append(checkpoint.state.step))
     run = Run(toy, tmp_path, 600.0, Machine(update=2.0, validation=validation))
@@ -245,7 +248,7 @@ def test_no_checkpoint_is_written_between_an_update_and_its_validation(toy, tmp_
 
 
 def test_compiling_the_first_update_does_not_shorten_the_run(toy, tmp_path, monkeypatch):
-    """It takes a tenth of the budget; the pace is that of the others."""
+    """It takes a tenth of the budget; the pace is that of the other updates."""
     machine = Machine(update=4.0, slower=lambda now: 15.0 if now < 4.0 else 1.0)
     run = Run(toy, tmp_path, 600.0, machine, updates=125)
     assert 0.95 <= run.go(monkeypatch) <= 1.0
@@ -275,9 +278,9 @@ def whole(toy, tmp_path_factory):
 
 @pytest.mark.parametrize("polls", [6, *(pytest.param(polls, marks=pytest.mark.proof) for polls in (1, 14))])
 def test_the_same_decisions_give_the_same_weights(toy, tmp_path, monkeypatch, whole, polls):
-    """Stopped after any update, and gone on with the journal of a run that was not: nothing is decided again.
+    """Stopped after any update, and resumed with the journal of an uninterrupted run: no decision is made again.
 
-    The other run is on a machine of another speed, and loses time.
+    The resumed run is on a machine of another speed, and loses time.
     """
     run = real_run(toy, tmp_path, Machine(update=0.1, validation=9.0))
     (tmp_path / JOURNAL).write_bytes((whole.folder / JOURNAL).read_bytes())
@@ -328,10 +331,10 @@ KILLS = [("append", 2), ("append", 7), ("after", 10), ("_update", 11)]
     [("after", 7), ("_judge", 1), *(pytest.param(*given, marks=pytest.mark.proof) for given in KILLS)],
 )
 def test_killed_anywhere_it_repeats_what_it_had_decided(toy, tmp_path, monkeypatch, where, calls):
-    """Before or after a decision is on the disk, in an update, or in a validation.
+    """Killed before or after a decision is on disk, in an update, or in a validation.
 
-    What it decides after that is up to the clock. So the journal that it leaves is given to a run that is not killed:
-    that one has the same weights.
+    Its later decisions depend on the clock. So its journal is given to a run that is not killed, which must end with
+    the same weights.
     """
     run, counter = real_run(toy, tmp_path / "killed"), itertools.count(1)
     owner, name = {"append": (Journal, "append"), "after": (Journal, "append")}.get(where) or (
@@ -361,7 +364,7 @@ def test_killed_anywhere_it_repeats_what_it_had_decided(toy, tmp_path, monkeypat
 
 
 def test_pauses_do_not_count_and_lost_time_does(toy, tmp_path, monkeypatch):
-    """As far as the journal knows it."""
+    """Only the time that the journal records counts."""
     run = Run(toy, tmp_path, 600.0, Machine(update=20.0, validation=5.0), real=True)
     with pytest.raises(Interrupted):
         run.go(monkeypatch, 10)

@@ -145,7 +145,7 @@ def test_a_manifest_of_another_kind_is_seen(two, tmp_path, content):
 
 
 def test_checkpoints_of_older_versions_are_read(two, tmp_path):
-    """Their manifest has the SHA-256 of each file, and nothing else; a flipped bit in it is seen, too."""
+    """Their manifest has only the SHA-256 of each file; a flipped bit in the manifest is detected too."""
     folder = shutil.copytree(two, tmp_path / "old")
     for path in folder.iterdir():
         files = sorted(file for file in path.iterdir() if file.name != "manifest.json")
@@ -221,7 +221,7 @@ def test_drafts_are_ignored_and_cleared_away(two, tmp_path):
 
 
 def test_an_exchange_that_was_cut_short_is_undone(two, tmp_path):
-    """A checkpoint that was moved aside and not replaced yet is restored."""
+    """A checkpoint that was moved aside and not yet replaced is restored."""
     folder = tmp_path / "checkpoints"
     shutil.copytree(two, folder)
     (folder / "00000010").rename(folder / ".00000010.replaced")

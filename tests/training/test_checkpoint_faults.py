@@ -1,7 +1,7 @@
 """A fault at any system call of a save leaves an intact checkpoint.
 
-Three kinds of fault: the call fails and the process lives (full disk, I/O error); the process dies there; the machine
-loses its power there, and of what was not forced to the disk any part may be missing.
+Three kinds of fault: the call fails and the process lives (full disk, I/O error); the process dies at the call; the
+machine loses power at the call, and any data that was not flushed to the disk may be missing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Disk:
 
     Args:
         folder: other calls are left alone.
-        monkeypatch: puts it there.
+        monkeypatch: installs the wrapper.
         at: the call that fails, counted from 0; None for none.
-        fault: raised there; a `Died` from there on.
+        fault: the exception to raise; `Died` is also raised by all later calls.
     """
 
     def __init__(self, folder, monkeypatch, at=None, fault=None):
@@ -50,7 +50,7 @@ class Disk:
             if self.at is not None and len(self.calls) - 1 >= self.at:
                 if isinstance(self.fault, Died):
                     if name == "close":
-                        call(place)  # the system does that for the dead
+                        call(place)  # the system does that for a dead process
                     raise self.fault
                 if len(self.calls) - 1 == self.at:
                     if name == "close":
@@ -82,7 +82,7 @@ class Disk:
                 self.renamed.append((Path(place), Path(args[0])))
 
     def lose_power(self, how):
-        """Lose what was not fsynced: files as ``how`` says, and renames."""
+        """Lose what was not flushed by fsync: contents of files, according to ``how``, and renames."""
         for path in map(Path, self.unforced):
             if path.exists():
                 content = path.read_bytes()
@@ -155,14 +155,14 @@ def is_old_or_new(folder, new, ended):
     """Load without a warning: the new one if saving succeeded."""
     found = load_newest(folder, refuse)
     assert same(found, new) or (not ended and same(found, OLD))
-    save(folder, new, keep=1)  # and nothing of it hinders the next one
+    save(folder, new, keep=1)  # and its remains do not prevent the next save
     assert same(load_newest(folder, refuse), new)
     assert [path.name for path in folder.iterdir()] == [f"{new.state.step:08d}"]
 
 
 @pytest.mark.parametrize("kind", NEW)
 def test_without_a_fault(attempt, kind):
-    """Every kind of call is recorded, and in the end everything is fsynced."""
+    """Every kind of call is recorded, and in the end everything is flushed."""
     folder, disk, error = attempt(NEW[kind])
     assert error is None
     assert {"open", "write", "fsync", "close", "mkdir", "replace", "rmdir", "unlink"} <= {*disk.calls}
@@ -190,7 +190,7 @@ def test_a_call_that_fails(attempt, kind, number):
 @pytest.mark.parametrize("how", ["nothing", "empty", "half", "zeros", "renamed"])
 @pytest.mark.parametrize("kind", NEW)
 def test_a_process_or_a_machine_that_stops(attempt, kind, how):
-    """At each call; ``how``: only the process ends, or what the disk keeps of files that were not fsynced."""
+    """At each call; ``how``: only the process ends, or which part of unflushed files the disk keeps."""
     for at in range(len(attempt(NEW[kind])[1].calls)):
         folder, disk, error = attempt(NEW[kind], at, Died())
         if how != "nothing":

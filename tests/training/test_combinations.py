@@ -44,14 +44,14 @@ CASES = {
     "muon": ({"optimizer": "muon", "weight_decay": 0.1, "gradient_checkpointing": True}, {}),
     "compiled": ({"clip": 0.0}, {"dtype": torch.float32, "norm": "post", "tie_output": False}),
 }
-"""Settings of training and of the network. In float64 there are no compiled kernels, but weights can be compared: Adam
-moves one whose gradient is zero but for rounding by the learning rate."""
+"""Settings of training and of the network. In float64, weights can be compared, although there are no compiled kernels:
+in float32, Adam moves weights with zero gradients by the learning rate because of rounding."""
 UPDATES = (((range(9), (20, 21)), None), (((4,),), None), ((range(12),), 20), ((range(20),), None))
-"""Two batches; one row, so that other processes have none; in pieces, not the same number in each; a whole batch."""
+"""Two batches; one row, so that other processes have none; a different number of pieces per process; a whole batch."""
 
 
 def parts(group, mode, model, config):
-    """The processes, the class of Muon and the average of a way to combine gradients."""
+    """The processes, the Muon class and the average for one way to combine gradients."""
     if mode == "sharded":
         from multihead.training.sharded import Sharded, ShardedAverage, ShardedMuon
 
@@ -106,7 +106,7 @@ def measure(model, optimizer, average, mode):
 
 
 def rejected(toy, group, mode):
-    """All processes reject an update whose loss is no number in one of them, and can go on."""
+    """All processes reject an update whose loss is NaN in one of them, and can continue."""
     model, config = toy.model(**MODEL), toy.config()
     processes, muon, _ = parts(group, mode, model, config)
     optimizer = build_optimizer(model, config, muon)
@@ -128,7 +128,7 @@ def rejected(toy, group, mode):
 
 
 def main(folder, port, size, going_on=False):
-    import torch._dynamo  # what the first optimizer imports, and the sharded ones: once for all of them
+    import torch._dynamo  # imports of the first optimizer and of the sharded ones, once for all processes
 
     import multihead.training.replicated
     import multihead.training.sharded_trainer  # noqa: F401
@@ -185,7 +185,7 @@ def run(toy, folder, trainer_class, processes, until):
 
 
 def saved(toy, group, folder):
-    """Runs of divided models: one to its end, one stopped after update 6, one that goes on from a whole model."""
+    """Runs of sharded models: one to its end, one stopped after update 6, one resumed from an unsharded model."""
     if not can_shard():
         return
     from multihead.training.sharded_trainer import ShardedTrainer
@@ -260,7 +260,7 @@ def test_what_one_process_cannot_compute_all_reject(found, alone):
 
 @DIVIDING
 def test_memory_is_divided_where_parameters_are(together, alone):
-    """All processes together have what one has, and no process more than its part and a rest of the division."""
+    """All processes together store what a single one stores, and no process more than its share, rounded up."""
     folder, size = together
     ranks = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
     for case in CASES:
@@ -334,7 +334,7 @@ def test_the_choice_is_a_rule_with_a_reason():
 
 @DIVIDING
 def test_an_old_pytorch_is_named_and_divides_nothing(together, monkeypatch):
-    """As one without the module that reads and writes such checkpoints."""
+    """As a PyTorch without the module that reads and writes such checkpoints."""
     folder, _ = together
     monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
     with pytest.raises(ConfigurationError, match=r"newer PyTorch than .* checkpoints can have parts; install one, or"):
@@ -344,7 +344,7 @@ def test_an_old_pytorch_is_named_and_divides_nothing(together, monkeypatch):
 
 
 def test_a_lack_of_memory_while_others_wait_ends_the_run():
-    """It is not retried in pieces: the gradients that the others wait for will not come."""
+    """It is not retried in pieces: the others would wait for gradients that never come."""
     group = ProcessGroup(configuration.Launch(0, 2, 0, 2))
 
     class Summing(InGroup):

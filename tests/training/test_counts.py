@@ -1,7 +1,7 @@
-"""Counts operations of an update, which shows slow-downs on any machine.
+"""Counts the operations of an update, which shows slowdowns on any machine.
 
-Products are counted exactly: an update needs three times those of a forward pass over its words, and makes no others.
-Calls and bytes have budgets, a tenth above what a layer takes now: a pass over memory more does not fit into them.
+Products are counted exactly: an update makes three times those of a forward pass over its words, and no others. Calls
+and bytes have budgets, a tenth above the current counts of a layer; an additional pass over memory exceeds them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_a_layer_makes_few_calls_and_passes_over_memory(compiled: Any) -> None:
 
 
 def test_more_sentences_are_no_more_calls(compiled: Any) -> None:
-    """A loop over rows would fail here."""
+    """A loop over rows would exceed the budget."""
     calls = []
     for part in (batch().part(0, 20), batch()):
         model = model_of(1)

@@ -33,7 +33,7 @@ def test_a_peak_is_a_rate_of_products():
 
 @pytest.mark.parametrize("rate", [1e8, 1e9, 1e12])
 def test_a_peak_is_measured_in_a_fraction_of_a_second_on_any_processor(rate, monkeypatch):
-    """A clock that only products advance: a processor without bfloat16 needs seconds for a large one."""
+    """A clock that only products advance; a processor without bfloat16 would need seconds for a large one."""
     clock, sizes = [0.0], []
 
     def product(a, b):

@@ -62,7 +62,7 @@ def test_large_singular_values_become_1_and_small_ones_stay_small():
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_squares_of_a_gradient_may_underflow_or_overflow(dtype, plain, monkeypatch):
-    """A momentum that gets no more gradients decays for long, and its direction is still that of a unit matrix."""
+    """A momentum without further gradients decays for long; its step stays orthogonal, or smaller after underflow."""
     if plain:
         monkeypatch.setattr(muon, "library_for", lambda *_: None)
     given, _ = with_singular_values(3.0, 1.0, 0.3, 0.1, rows=40, columns=60)

@@ -60,7 +60,7 @@ def updates(toy, processes, **changes):
 
 
 def refused(toy, processes, monkeypatch):
-    """An update whose third batch has an infinite loss in one process; what was rejected, and what changed."""
+    """An update whose third batch has an infinite loss in one process; returns the rejection and the changes."""
     model, config = toy.model(), toy.config()
     before, optimizer = copy.deepcopy(model), build_optimizer(model, config)
     batches = [toy.batch(*range(start, start + 5)) for start in (0, 5, 10)]
@@ -91,7 +91,7 @@ class Partly(nn.Module):
 
 
 def short_of_memory(processes, rank):
-    """What all processes raise when one runs out of memory, and that they can go on."""
+    """The error that all processes raise when one runs out of memory; they can continue after it."""
 
     def work():
         if processes.rank == rank:
@@ -150,7 +150,7 @@ def together(toy, processes):
 
 def main(folder, port):
     """Each process saves its results in ``folder``; at the end the second one fails on purpose."""
-    import torch._dynamo  # what the first optimizer imports, once for all of them
+    import torch._dynamo  # imports of the first optimizer, once for all processes
 
     from conftest import Toy
 
@@ -283,7 +283,7 @@ def test_all_know_when_one_runs_out_of_memory_and_go_on(found):
 
 
 def test_all_cut_their_batches_where_one_has_too_little_memory(toy, found):
-    """And then make the same update."""
+    """Afterwards, all make the same update."""
     sums, room, weights = cut(toy, SINGLE_PROCESS)
     assert room is None
     for of_process in found:
@@ -392,7 +392,7 @@ def run(toy, folder, processes):
 
 @pytest.mark.parametrize("exchanges", [0, 1, 6, 7, 15])
 def test_who_is_left_alone_saves_what_all_have_done(toy, tmp_path, exchanges):
-    """There are two gathers per update: one before it, one in it. The resumed run ends like an uninterrupted one."""
+    """There are two gathers per update: before it and in it. The resumed run ends like an uninterrupted one."""
     for name in ("whole", "left"):
         (tmp_path / name).mkdir()
     whole = run(toy, tmp_path / "whole", SINGLE_PROCESS)

@@ -106,7 +106,7 @@ def test_a_schedule_without_an_end_does_not_depend_on_the_length(decisions, warm
     st.dictionaries(st.integers(1, 120), st.integers(1, 50), max_size=4),
 )
 def test_validations_are_counted_as_they_come(updates, start, every, changes):
-    """From any update on, and whatever intervals came before."""
+    """From any update on, and after any intervals."""
     plan, validated_at, found = first_plan(settings(updates=updates, validate_every=every)), 0, []
     counts = {}
     for step in range(1, updates + 1):

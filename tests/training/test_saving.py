@@ -1,4 +1,4 @@
-"""Checkpoints written in a thread: content, order and errors."""
+"""Checkpoints that a thread writes: content, order and errors."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_are_touched(toy, valu
 
 @pytest.mark.parametrize("part", [0, 2])
 def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
-    """The batch whose own loss is not finite; all batches if only the summed gradient is too large."""
+    """Names the batch whose own loss is not finite; all batches if only the summed gradient is too large."""
     model, config = toy.model(), toy.config()
     batches = [toy.batch(0, 1), toy.batch(2, 3), toy.batch(4, 5)]
     loss = sequence_loss

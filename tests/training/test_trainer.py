@@ -68,7 +68,7 @@ class Run:
 
     def _judge(self, model):
         assert not model.training
-        torch.rand(3)  # whatever a judge draws is nobody's business
+        torch.rand(3)  # random numbers that a judge draws must not affect training
         if self.scores is not None:
             score = self.scores[self.trainer.state.step]
         else:
@@ -84,7 +84,7 @@ class Run:
         return [record for record in map(json.loads, lines) if kind in (None, record["kind"])]
 
     def last(self):
-        """Everything that a finished run leaves: last checkpoint, state, log."""
+        """Everything that a finished run leaves: the last checkpoint, its state, the log."""
         newest = max((self.folder / "checkpoints").iterdir())
         files = {path.name: path.read_bytes() for path in newest.iterdir()}
         return newest.name, self.trainer.state, files, self.records()
@@ -152,7 +152,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("where", ["_judge", "_keep", "_save", "_report"])
 @pytest.mark.parametrize("time", [1, 2])
 def test_killed_while_judging_keeping_saving_or_logging(toy, tmp_path, uninterrupted, monkeypatch, where, time, after):
-    """Right before and right after each of them; then the run is resumed."""
+    """Killed right before and right after each of them; then the run is resumed."""
     run, counter = Run(toy, tmp_path), itertools.count(1)
     owner = Trainer if hasattr(Trainer, where) else Run
     original = getattr(owner, where)
@@ -203,7 +203,9 @@ def test_logged_means_are_of_the_updates_since_the_last_line(toy, tmp_path):
         run.folder.mkdir()
         run.go()
     singles, means = each.records("train"), some.records("train")
-    for mean, parts in zip(means, _threes(singles), strict=False):
+    assert len(singles) == 13
+    assert len({part["target_tokens"] for part in singles}) > 1  # so the weights of a mean matter
+    for mean, parts in zip(means, _threes(singles), strict=True):
         tokens = sum(part["target_tokens"] for part in parts)
         assert mean["target_tokens"] == tokens
         for name in ("loss", "accuracy"):
@@ -251,7 +253,7 @@ def test_better_is_a_strict_order(toy):
 
 @pytest.mark.parametrize("place", [None, "_judge", "_keep", "_save"])
 def test_a_state_that_asks_for_it_is_validated_before_the_first_update(toy, tmp_path, monkeypatch, place):
-    """As a run that starts from a given model; killed there and resumed, it logs the validation once."""
+    """As in a run that starts from a given model; killed after it and resumed, the run logs the validation once."""
     run = Run(toy, tmp_path)
     model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
     save(run.folder / "checkpoints", Checkpoint(RunState(validated_at=-1), model, model, {}), keep=1)
@@ -454,7 +456,7 @@ def test_an_exploding_gradient_is_skipped_after_the_warm_up(
 def test_what_a_learned_model_gets_wrong_is_learned_however_small_the_usual_norm_is(
     toy, tmp_path, monkeypatch, clip, share, skips
 ):
-    """Unless its norm is as many times ``clip``, or 1, as it may be times the usual one."""
+    """Unless the norm also exceeds ``clip``, or 1, by the factor by which it may exceed the usual norm."""
     factors = [1.0, share]
     state = RunState(step=70, norms=(1e-5,) * 64)
     model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
@@ -517,16 +519,24 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[in
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
 def test_a_batch_that_does_not_fit_is_cut_and_the_run_is_the_same(toy, tmp_path, small_memory, uninterrupted, error):
-    """With dropout; no pair is left out, and the log differs by rounding only."""
+    """With dropout; no pair is omitted, and the log differs only by rounding."""
     small_memory(15, error)
     run = Run(toy, tmp_path)
     state = run.go()
     assert state.room is not None
     assert state.room <= 15
     assert any("did not fit into memory" in line for line in run.said)
-    for record, expected in zip(run.records("train"), uninterrupted.records("train"), strict=True):
-        assert [*record] == [*expected]
-        assert [*record.values()][1:] == pytest.approx([*expected.values()][1:], rel=1e-6)
+    check_equal_up_to_rounding(run, uninterrupted)
+
+
+def check_equal_up_to_rounding(run: Run, expected: Run) -> None:
+    """Lines of the log, and the weights of the models that were kept."""
+    for record, other in zip(run.records("train"), expected.records("train"), strict=True):
+        assert [*record] == [*other]
+        assert [*record.values()][1:] == pytest.approx([*other.values()][1:], rel=1e-6)
+    assert [step for step, _ in run.kept] == [step for step, _ in expected.kept]
+    for (_, kept), (_, other) in zip(run.kept, expected.kept, strict=True):
+        torch.testing.assert_close(kept, other, rtol=1e-6, atol=1e-7)  # Adam divides rounding errors by rounding errors
 
 
 def test_what_is_known_not_to_fit_is_not_tried_again(toy, tmp_path, small_memory):
@@ -558,8 +568,8 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(toy, tmp_path, monkeypa
         Run(toy, tmp_path).go()
 
 
-def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, small_memory, monkeypatch):
-    """As on a GPU: it draws no random numbers, changes no weight, and batches are split from the first update on."""
+def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, small_memory, monkeypatch, uninterrupted):
+    """As on a GPU: batches are split from the first update on, and the run, with dropout, is the same."""
     tried = small_memory(15)
     run = Run(toy, tmp_path)
     run.inputs = {"largest_batches": lambda: [toy.batch(*range(12))]}
@@ -568,6 +578,8 @@ def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, sm
     assert tried[0] == (toy.batch(*range(12)).cells, 12)
     first = next(place for place, (cells, _) in enumerate(tried) if cells <= 15)
     assert all(cells <= 15 or rows == 1 for cells, rows in tried[first:])
+    assert [line.split(":")[0] for line in run.said if "did not fit into memory" in line] == ["after update 0"]
+    check_equal_up_to_rounding(run, uninterrupted)
 
 
 # ------------------------------------------------------------------------------------------ the log

@@ -453,7 +453,7 @@ def _expected(lengths: npt.NDArray[Any], growth: float, spread: float) -> npt.ND
 def _resegment(segment: Resegment, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
     fresh = segment(side, ids, pairs, epoch)
     if len(fresh) != len(ids):
-        raise InputError(f"{len(ids)} sentences were to be cut anew, but {len(fresh)} came back; expected as many")
+        raise InputError(f"{len(ids)} sentences were to be segmented again, but {len(fresh)} came back")
     return fresh
 
 

@@ -68,7 +68,11 @@ class _Header:
                 form = gettext.c2py(plural[1])
                 self.forms = int(form(1)), int(form(_MANY))
             except (ValueError, RecursionError, ZeroDivisionError):
-                raise DataError(f"declares plural forms by a rule that is none: {plural[1]:.60}", path, line) from None
+                raise DataError(
+                    f"declares a rule for plural forms that cannot be used: {plural[1]:.60}; correct Plural-Forms",
+                    path,
+                    line,
+                ) from None
 
 
 @dataclass
@@ -131,7 +135,7 @@ def _direction(path: Path, header: _Header, languages: Languages) -> tuple[bool,
         turned = source is not None and primary_language(source) == found
         named = source if turned else target
         if named is not None and primary_language(named) != found:
-            raise DataError(f"is a translation into {header.language!r}, asked for are {_asked(languages)}", path)
+            raise DataError(f"is a translation into {header.language!r}, but {_asked(languages)} were requested", path)
         source, target = (source or found, target) if turned else (source, target or found)
     return turned, (source, target)
 

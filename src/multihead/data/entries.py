@@ -186,7 +186,7 @@ def lay_out(
         raise DataError(too_narrow, path)
     places = places or header or (0, 1)
     if max(places) >= width:
-        raise DataError(f"most records have {width} columns, and column {max(places) + 1} is asked for", path)
+        raise DataError(f"most records have {width} columns, but column {max(places) + 1} was requested", path)
     return Layout(width, places, header is not None)
 
 

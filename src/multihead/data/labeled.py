@@ -82,7 +82,7 @@ def check_labels(documents: Sequence[LabeledDocument], labels: Sequence[str], pa
     known = frozenset(labels)
     for document in documents:
         if document.label not in known:
-            message = f"the label {document.label!r} is none that the model was trained with"
+            message = f"{document.label!r} is not a label that the model was trained with"
             raise DataError(f"{message}{nearest(document.label, list(labels))}", path, document.line)
 
 

@@ -17,8 +17,6 @@ from multihead.errors import DataError, require_package
 from multihead.remote_files import open_remote
 from multihead.urls import url_of
 
-MAGIC = b"PAR1"
-"""The first bytes of a Parquet file."""
 _BUFFER = 1 << 20
 """Bytes of a column that are read at a time."""
 

@@ -228,6 +228,7 @@ Named = Path | Sequence[Path]
 """A file, a pattern such as ``train-*.parquet``, a folder, or a list of these."""
 
 _SPLITS = ("train", "validation", "valid", "dev", "test")
+"""Words with which the names of files begin; the first one that fits counts."""
 
 
 def shards(source: Named, target: Named | None = None) -> list[Shard]:
@@ -273,7 +274,7 @@ def _folder(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) is not None)
     if not found:
         raise DataError(f"is a folder without files of pairs ({', '.join(_FORMATS)}); name a file instead", folder)
-    splits = {split: path for path in reversed(found) for split in _SPLITS if path.name.startswith(split)}
+    splits = {split: path for path in reversed(found) if (split := _split_of(path)) is not None}
     forms = {str(format_of(path)): path for path in reversed(found)}
     for what, parts in (("splits", splits), ("formats", forms)):
         if len(parts) > 1:
@@ -281,6 +282,11 @@ def _folder(folder: Path) -> list[Path]:
             message = f"is a folder with files of several {what} ({', '.join(parts)})"
             raise DataError(f"{message}; name those to read by a pattern that {example} fits, with * in it", folder)
     return found
+
+
+def _split_of(path: Path) -> str | None:
+    """The split that a name begins with; "validation" is not "valid", though it begins with that, too."""
+    return next((split for split in _SPLITS if path.name.startswith(split)), None)
 
 
 def _shown(named: Named) -> str:

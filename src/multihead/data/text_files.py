@@ -40,6 +40,8 @@ _BLOCK = 1 << 20
 _COMPRESSED_BLOCK = 1 << 11  # small: a few compressed bytes may expand to very many, all held in memory
 _FOLDER = "is a folder; name a file (plain, gzip, xz or zstd) instead"
 _MAGIC_BYTES = 6  # enough to tell the formats apart
+PARQUET = b"PAR1"
+"""The first bytes of a Parquet file."""
 
 
 # --------------------------------------------------------------------------- plain and compressed files
@@ -314,6 +316,7 @@ def scan_stream(
     digest = hashlib.sha256()
     lines = undecodable = with_nul = 0
     first: tuple[int, str] | None = None
+    is_parquet = stream.peek(len(PARQUET))[: len(PARQUET)] == PARQUET
     for block in _blocks(stream, path):
         digest.update(block)
         look(block)
@@ -326,6 +329,9 @@ def scan_stream(
                     undecodable += 1
                     first = first or (number, place_in_line(error))
         lines += block.count(b"\n") + (not block.endswith(b"\n"))
+    if is_parquet and (2 * with_nul > lines or 100 * undecodable > lines):
+        message = "is a Parquet file, which was expected to be text with one sentence per line; name a Parquet file of"
+        raise DataError(f"{message} pairs alone, as FILE.parquet, or write its columns to text files", path)
     if 2 * with_nul > lines:
         message = f"{with_nul:,} of {lines:,} lines hold a NUL byte; binary data, or UTF-16?"
         raise DataError(f"{message} If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", path)
@@ -348,11 +354,13 @@ def refuse_undecodable(found: TextScan) -> None:
 
 
 def refuse_name(path: str | Path) -> None:
-    """Refuse a file whose name cannot be recorded, since settings and reports are UTF-8.
+    """Refuse a name that no file can have, or that cannot be recorded, since settings and reports are UTF-8.
 
     Raises:
-        DataError: the name is not UTF-8.
+        DataError: the name contains a NUL, or is not UTF-8.
     """
+    if "\0" in str(path):  # a settings file can have one
+        raise DataError("a file name cannot contain a NUL; correct it", str(path).replace("\0", "\\0"))
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:

@@ -44,9 +44,9 @@ _REMEDIES = {
     expat.errors.codes[expat.errors.XML_ERROR_NO_ELEMENTS]: "the file is cut off: fetch it again",
     expat.errors.codes[expat.errors.XML_ERROR_UNCLOSED_TOKEN]: "the file is cut off: fetch it again",
     expat.errors.codes[expat.errors.XML_ERROR_INVALID_TOKEN]: (
-        "a control character, or an & or < that is not written &amp; or &lt;? Mend the line"
+        "a control character, or an & or < that is not written &amp; or &lt;? Fix the line"
     ),
-    expat.errors.codes[expat.errors.XML_ERROR_BAD_CHAR_REF]: "XML 1.0 has no such character: take it out of the line",
+    expat.errors.codes[expat.errors.XML_ERROR_BAD_CHAR_REF]: "XML 1.0 has no such character: remove it from the line",
 }
 _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][\w.-]*)["']""", re.ASCII)
 
@@ -246,7 +246,7 @@ def _feed(parser: UnitParser, text: str, *, final: bool) -> None:
         parser.parser.Parse(text, final)
     except expat.ExpatError as error:
         what = f"not well-formed XML ({expat.ErrorString(error.code)}, at column {error.offset + 1})"
-        remedy = _REMEDIES.get(error.code, "mend the line (xmllint --noout FILE names all such places)")
+        remedy = _REMEDIES.get(error.code, "fix the line (xmllint --noout FILE names all such places)")
         raise DataError(f"{what}; {remedy}, or export the file again", parser.path, error.lineno) from None
 
 
@@ -255,7 +255,7 @@ def _misencoded(parser: UnitParser, encoding: str, error: UnicodeError) -> DataE
     if isinstance(error, UnicodeDecodeError):
         line += error.object[: error.start].decode(encoding, "ignore").count("\n")
     reason = getattr(error, "reason", str(error))
-    message = f"not valid {encoding} ({reason}); mend the line, or declare the encoding in which it really is"
+    message = f"not valid {encoding} ({reason}); fix the line, or declare the encoding in which it really is"
     return DataError(f'{message}: <?xml version="1.0" encoding="..."?>', parser.path, line)
 
 

@@ -134,8 +134,8 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
     if corpus.factors > 1:
         if asked == "recurrent":
             raise ConfigurationError(
-                "the text has source factors, which a Transformer reads: set model to transformer, or prepare the text "
-                "without"
+                "the text has source factors, which only a Transformer reads: set model to transformer, or prepare the "
+                "text without them"
             )
         sizes["factors"] = corpus.factors
     return build(kind, sizes | _fields(choices, kind, asked, corpus, fixed), "the settings of the model")
@@ -176,7 +176,7 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
     named, architecture = choices.requested("preset"), choices.requested("model")
     origin = choices.requested("from_model")
     if architecture not in (None, given.architecture):
-        raise ConfigurationError(f"{origin}: a {given.architecture} model, asked for was {architecture}")
+        raise ConfigurationError(f"{origin}: is a {given.architecture} model, but {architecture} was requested")
     _check_architecture(choices, given.architecture)
     requested = {name: choices.requested(name) for name in type(given).model_fields if name not in FROM_TEXT}
     if named is not None:
@@ -184,7 +184,7 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
         requested = fixed | {name: value for name, value in requested.items() if value is not None}
     own = {name: getattr(given, name) for name in type(given).model_fields}  # a dump leaves rare defaults out
     differing = [
-        f"{name} is {own[name]}, asked for was {value}"
+        f"{name} is {own[name]}, but {value} was requested"
         for name, value in requested.items()
         if name not in given.training_only and value is not None and value != own[name]
     ]
@@ -252,8 +252,8 @@ def _rules(
     return common | {
         "positions": _positions(choices, corpus, fixed),
         "alignment_layer": _alignment_layer(choices, fixed.get("decoder_layers", 6)),
-        "attention_dropout": (0.0, "it would cost the fused kernel"),
-        "norm": ("pre", "bears the high learning rate of a short run"),
+        "attention_dropout": (0.0, "the fused kernel has none"),
+        "norm": ("pre", "stable at the high learning rate of a short run"),
     }
 
 
@@ -398,14 +398,14 @@ def choose_training(
     take, own = choices.take, TrainingConfig.model_fields
     precision = "bfloat16" if machine.fast_bfloat16 else "float32"
     hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
-    device = take("device", lambda: (machine.device, "what there is"))
+    device = take("device", lambda: (machine.device, "the fastest device here"))
     values: dict[str, Any] = {
         "device": device,
         "precision": take("precision", lambda: (precision, hardware)),
         "threads": take("threads", lambda: (machine.threads, "what PyTorch uses here")),
-        "seed": take("seed", lambda: (1, "any would do")),
+        "seed": take("seed", lambda: (1, "any seed works")),
         "bpe_dropout": take("bpe_dropout", lambda: (own["bpe_dropout"].default, "the usual value")),
-        "compile": take("compile", lambda: (False, "there are own kernels, and no GPU has tried it")),
+        "compile": take("compile", lambda: (False, "there are own kernels, and it was not tried on a GPU")),
     }
     if values["compile"] and model.architecture != "transformer":
         raise ConfigurationError(f"--compile: only a Transformer is compiled, and this model is {model.architecture}")
@@ -417,7 +417,7 @@ def choose_training(
     if values["gradient_checkpointing"] and values["compile"]:
         raise ConfigurationError(
             "--gradient-checkpointing and --compile exclude each other: what PyTorch compiles decides itself what it "
-            "keeps; leave out the one or the other"
+            "keeps; leave out one of them"
         )
     if choices.requested("teacher") is not None and getattr(model, "alignment", None) == "sample":
         raise ConfigurationError(
@@ -531,10 +531,10 @@ def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str, *,
 def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
     """Updates over which the learning rate rises."""
     if choices.requested("from_model") is not None:
-        return max(min(100, updates // 8), 1), "Adam has to gather its means; the weights are no longer wild"
+        return max(min(100, updates // 8), 1), "Adam has to estimate its moments; the weights are already trained"
     if choices.requested("schedule") == "noam":
         return max(min(4000, updates // 8), 1), "the paper's 4,000, or an eighth of the run"
-    return max(min(400, updates // 8), 1), "short runs cannot wait"
+    return max(min(400, updates // 8), 1), "an eighth of the run, 400 at most"
 
 
 def is_fast(
@@ -577,7 +577,7 @@ def choose_patience(schedule: str) -> tuple[int, str]:
     """Validations without improvement before training ends."""
     if schedule in ("linear", "cosine", "trapezoid"):
         return 0, "the schedule has its best models at its end"
-    return 10, "so many without gain are no accident"
+    return 10, "so many validations without a gain are not noise"
 
 
 def choose_generation(choices: Choices, given: Search | None = None) -> Search:

@@ -115,23 +115,23 @@ class Text(Settings):
     heading: ClassVar[str] = "Text"
 
     source: Path | None = None
-    """Text in the source language, a sentence a line; or a file of pairs (.tsv, .csv, .jsonl, .parquet, .tmx, .xlf,
-    .po), without a target; or a pattern or a folder. Plain, gzip, xz or zstd."""
+    """Text in the source language, one sentence per line; or, without a target, a file of pairs (.tsv, .csv, .jsonl,
+    .parquet, .tmx, .xlf, .po), a pattern or a folder. Plain, gzip, xz or zstd."""
     target: Path | None = None
     """Its translation, line by line."""
     corpus: tuple[Annotated[CorpusSettings, BeforeValidator(parse_corpus)], ...] | None = None
     """Instead of source and target: "FILE [FILE] [weight=0.5]"; repeat it for more corpora (in TOML: [[corpus]]).
-    Each pair is seen weight times an epoch on average."""
+    On average, each pair is seen weight times per epoch."""
     temperature: float | None = Field(default=None, ge=1, le=MOST_FACTOR)
     """Sample corpora of n pairs in proportion to n^(1/T): 1 keeps their sizes, 5 is usual for many languages."""
     temperature_over: Literal["corpora", "directions"] | None = None
-    """What is sampled by temperature; by default directions of translation if there are several."""
+    """What temperature applies to; by default directions of translation if there are several, else corpora."""
     valid_source: Path | None = None
-    """Source sentences, or pairs, for validation; without them part of the training pairs is held out."""
+    """Source sentences, or pairs, for validation; without them, some training pairs are held out."""
     valid_target: Path | None = None
     """Their translations."""
     valid: tuple[Annotated[CorpusSettings, BeforeValidator(parse_corpus)], ...] | None = None
-    """Instead of valid-source and valid-target, written as corpus: validation pairs of several directions."""
+    """Instead of valid-source and valid-target, in the form of corpus: validation pairs of several directions."""
     held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Pairs to hold out for validation if there are no validation files."""
     source_language: str | None = None
@@ -139,7 +139,7 @@ class Text(Settings):
     target_language: str | None = None
     """Code of the target language; decides how BLEU tokenizes."""
     terms: Path | None = None
-    """Learn to use wanted translations: a file with a term a line, source words, TAB, base form of the translation."""
+    """Learn to use wanted translations: a file with a term per line, source words TAB base form of the translation."""
     min_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Training pairs with fewer subwords on a side are left out, and named."""
     max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -155,7 +155,7 @@ class Subwords(Settings):
     shared_vocabulary: bool | None = None
     """One vocabulary for both languages (the default), or one each."""
     min_frequency: int | None = Field(default=None, ge=1, le=MOST_BATCH)
-    """How often two neighbors must occur together to become one subword."""
+    """How often two neighboring subwords must occur together to be merged into one."""
     coverage: float | None = Field(default=None, gt=0, le=1)
     """Share of the text whose characters get entries of their own; rare characters are spelled in bytes."""
     symbols: Annotated[tuple[str, str, str, str], BeforeValidator(_split_words)] | None = None
@@ -163,18 +163,19 @@ class Subwords(Settings):
     user_symbols: Annotated[tuple[str, ...], BeforeValidator(_split_words), AfterValidator(_as_symbols)] | None = None
     """Texts that are always one subword, never cut or merged, with spaces between them: "<b> </b>"."""
     placeholders: tuple[str, ...] | None = None
-    """What is copied exactly: some of numbers, urls, emails, markup, with commas between them; or name=REGEX. Repeat it
-    for several."""
+    """What is copied exactly: numbers, urls, emails or markup, several with commas between them; or name=REGEX. May be
+    repeated."""
 
     context: int | None = Field(default=None, ge=1, le=20)
-    """Sentences before each one that are read with it, in the same document; blank lines on both sides end a document.
+    """Number of preceding sentences of the document that are read with each one; lines that are blank on both sides end
+    a document.
     """
 
     right_to_left: bool | None = None
-    """Write targets from right to left, the last subword first: for a judge of what other models write (--judge)."""
+    """Write targets from right to left, the last subword first: for a model that judges what others write (--judge)."""
 
     source_factors: Literal["case"] | None = None
-    """Cut sources in lower case, and add an embedding for the case of each subword to its own."""
+    """Segment sources in lower case, and add an embedding of its case to each subword."""
 
     @field_validator("placeholders", mode="before")
     @classmethod
@@ -200,8 +201,8 @@ class Model(Settings):
     heading: ClassVar[str] = "Model"
 
     model: Literal["transformer", "recurrent", "decoder"] | None = None
-    """Which network: a Transformer, or recurrent encoder and decoder with attention between them; or the decoder of a
-    Transformer alone, a language model of one text, the target."""
+    """Which network: a Transformer; a recurrent encoder and decoder with attention; or a Transformer's decoder alone,
+    a language model that is trained on the target."""
     preset: str | None = None
     """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes. Of
     recurrent networks: tiny, small, bahdanau or luong."""
@@ -232,11 +233,11 @@ class Model(Settings):
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
     """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None
-    """Number of learned positions; tokens beyond share the last one."""
+    """Number of learned positions; tokens beyond them share the last one."""
     relative_buckets: int | None = None
     """Number of ranges of distances, each with its relative bias."""
     relative_distance: int | None = None
-    """Distance from which on relative biases, or Shaw's vectors, are the same."""
+    """From this distance on, all relative biases, or Shaw's vectors, are the same."""
     embedding_scale: Literal["embedding", "projection", "none"] | None = None
     """The embedding is multiplied by the root of D, or the output projection divided by it, or neither."""
     embedding_norm: bool | None = None
@@ -269,7 +270,7 @@ class Model(Settings):
     output_bias: bool | None = None
     """A bias of the output projection."""
     alignment_layer: int | None = None
-    """With alignments: the layer of the decoder whose first head learns them; the last but one by default."""
+    """With alignments: the decoder layer whose first head learns them; the last but one by default."""
     source_end: bool | None = None
     """The encoder reads the end symbol of a source."""
     initialization: Literal["normal", "xavier"] | None = None
@@ -312,14 +313,14 @@ class Training(Settings):
 
     updates: int | None = shared("updates")
     budget: Duration | None = None
-    """Time of the whole run (25m, 1h30m), with validations: the number of updates is decided while it goes on."""
+    """Time of the whole run (25m, 1h30m), including validations; the number of updates follows during the run."""
     batch_tokens: int | None = None
     """Tokens per side in a batch, including padding."""
     accumulate: int | None = shared("accumulate")
     optimizer: Literal["adam", "muon"] | None = None
     """The optimizer: Adam, or Muon, which learns more from each sentence."""
     muon_scale: float | None = None
-    """Length of Muon's steps relative to Adam's: 0.2 makes them alike."""
+    """Size of Muon's steps; with 0.2 they are as large as Adam's."""
     schedule: Schedule | None = shared("schedule")
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""
@@ -327,31 +328,30 @@ class Training(Settings):
     smoothing: float | None = shared("smoothing")
     teacher: tuple[Path, ...] | None = None
     """Word-level distillation: a model or run folder with the same subwords, whose predictions the new model learns at
-    each position, besides the text; repeat it for the mean of several."""
+    each position, besides the text; if repeated, the mean of several."""
     teacher_weight: float | None = None
-    """Share of the teachers in the loss, from 0 to 1, where only they count; 0.5 by default."""
+    """Share of the teachers in the loss, from 0 to 1 (only the teachers count); 0.5 by default."""
     weights: Path | None = None
-    """How often each pair counts in the loss: a file with a number a line, aligned with the lines of the text. Plain,
-    gzip, xz or zstd."""
+    """How often each pair counts in the loss: a file with one number per line of the text. Plain, gzip, xz or zstd."""
     alignments: Path | None = None
-    """Guided alignment: a file with the word alignment of each pair on its line, such as 0-0 1-2, which a head of
-    attention learns; or ibm1, to align the words of the text by IBM Model 1 and keep the links that both directions
+    """Guided alignment: a file with the word alignment of each pair on its line, such as 0-0 1-2, which an attention
+    head learns; or ibm1, to align the words of the text by IBM Model 1 and keep the links that both directions
     find; or ibm1-grow, to grow these by grow-diag-final-and."""
     alignment_weight: float | None = None
-    """Factor of the loss of that head beside the loss of the translation; 0.05 by default."""
+    """Weight of the loss of that head, relative to the loss of the translation; 0.05 by default."""
     lora: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
-    """Fine-tuning of low-rank matrices alone (LoRA), of this rank, in attention and feed-forward networks; they are
-    merged into the finished model (4 to 32)."""
+    """Fine-tune only low-rank matrices of this rank (LoRA), usually 4 to 32, in attention and feed-forward networks;
+    they are merged into the finished model."""
     lora_alpha: float | None = Field(default=None, gt=0, le=MOST_ENTRIES)
-    """Their product is multiplied by this, divided by the rank; twice the rank by default."""
+    """Scale of LoRA: the product of the matrices is multiplied by lora_alpha / lora; twice the rank by default."""
     bpe_dropout: float | None = None
-    """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
-    corpora); with teachers, only those of the source."""
+    """Probability of skipping a merge of subwords, so that every epoch segments differently (0.1 for small corpora);
+    with teachers, only of the source."""
     clip: float | None = None
     """Maximum gradient norm; 0 disables clipping."""
     skip_above: float | None = None
-    """Skip an update whose gradient norm is this many times the usual one and clip, and name its lines; 0 skips only
-    norms that are not finite."""
+    """Skip an update whose gradient norm exceeds this many times the usual one and clip, and name its lines; 0 skips
+    only norms that are not finite."""
     skip_limit: int | None = None
     """Maximum number of skipped updates among the last 100; above it the run stops."""
     weight_decay: float | None = shared("weight_decay")
@@ -359,15 +359,15 @@ class Training(Settings):
     validate_every: int | None = shared("validate_every")
     patience: int | None = shared("patience")
     best_by: Literal["bleu", "chrf", "loss", "comet"] | None = None
-    """The score of a validation by which the best model is chosen, and patience counts: bleu, chrf, loss or comet."""
+    """The validation score that decides which model is best, and when patience ends training."""
     comet: str | None = Field(default=None, min_length=1)
-    """Score validations by this COMET model, too: a checkpoint, or a name that COMET downloads; with best-by comet by
-    default Unbabel/wmt22-comet-da. It needs pipx install unbabel-comet."""
+    """Also score validations with this COMET model: a checkpoint, or a name that COMET downloads; with best-by comet,
+    Unbabel/wmt22-comet-da by default. Needs `pipx install unbabel-comet`."""
     compile: bool | None = None
-    """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
+    """Compile the Transformer with PyTorch (torch.compile), for GPUs; takes a minute at the start."""
     gradient_checkpointing: bool | None = None
-    """Keep only the inputs of each layer for the backward pass, which computes the layer again: less memory for a
-    quarter more time; the result is the same."""
+    """Keep only the inputs of each layer for the backward pass, which recomputes the layer: less memory, a quarter more
+    time, the same result."""
 
     @field_validator("teacher", mode="before")
     @classmethod
@@ -407,16 +407,23 @@ class Machine(Settings):
     precision: Literal["float32", "bfloat16"] | None = None
     """Type of the matrix products in training."""
     threads: int | None = None
-    """Processor threads, of all processes of a machine together."""
+    """Processor threads of all processes on a machine together."""
     device: Device | None = shared("device")
+    log_every: int | None = shared("log_every")
+    keep_checkpoints: int | None = None
+    """Number of checkpoints to keep; `multihead average` can average those of a translator."""
+    tensorboard: bool | None = None
+    """Also write the log for TensorBoard, into the folder tensorboard of the run."""
+
+
+class SeveralProcesses(Settings):
+    """How processes train one model together."""
+
+    heading: ClassVar[str] = "Run"
+
     parallel: Combination | None = None
     """How several processes combine gradients: sum (after the backward pass), replicated (during it) or sharded
     (each also keeps only a part of weights and optimizer state). May change when a run is resumed."""
-    log_every: int | None = shared("log_every")
-    keep_checkpoints: int | None = None
-    """Checkpoints to keep; `multihead average` can make one model of them."""
-    tensorboard: bool | None = None
-    """Also write the log for TensorBoard, into the folder tensorboard of the run."""
 
 
 class Chance(Settings):

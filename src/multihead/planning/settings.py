@@ -22,7 +22,18 @@ from multihead.data.readers import format_of
 from multihead.decoding.search import StoredSearch
 from multihead.errors import ConfigurationError
 from multihead.models.config import AnyNetworkConfig
-from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
+from multihead.planning.sections import (
+    Chance,
+    Machine,
+    Model,
+    Place,
+    RecurrentModel,
+    Search,
+    SeveralProcesses,
+    Subwords,
+    Text,
+    Training,
+)
 from multihead.training.config import TrainingConfig
 
 T = TypeVar("T")
@@ -71,8 +82,8 @@ class PrepareSettings(Place, Text, Subwords, Chance):
         for name in SUBWORDS:
             _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
         for name in ("placeholders", "terms"):
-            _refuse(self, "context", name, "what the sentences before contain is not of this one")
-        _refuse(self, "source_factors", "placeholders", "what is copied has a case of its own")
+            _refuse(self, "context", name, "the sentences before would have some that the translation lacks")
+        _refuse(self, "source_factors", "placeholders", "copied text has to keep its case")
         if self.source_factors is not None and self.shared_vocabulary:
             raise ValueError(
                 "source_factors needs two vocabularies, since the source is in lower case and the target is not: leave "
@@ -95,7 +106,7 @@ class PrepareSettings(Place, Text, Subwords, Chance):
         return False
 
 
-class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Machine):
+class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, SeveralProcesses, Machine):
     """Settings of ``multihead train``; every field is a flag and a key of its TOML file."""
 
     heading: ClassVar[str] = "Folders"
@@ -120,9 +131,9 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             )
         if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
-        _refuse(self, "source_factors", "bpe_dropout", "it would cut the pieces of factors anew")
+        _refuse(self, "source_factors", "bpe_dropout", "it would segment subwords again, whose cases are known")
         if self.source_factors is not None and self.model == "recurrent":
-            raise ValueError("source_factors are added to the embeddings of a Transformer: leave out model or factors")
+            raise ValueError("only a Transformer reads source_factors: leave out model recurrent, or source_factors")
         if self.tie_embeddings and self.source_factors is not None:
             raise ValueError("tie_embeddings needs one vocabulary: leave out source-factors or tie-embeddings")
         if self.tie_embeddings and self.shared_vocabulary is False:
@@ -145,7 +156,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             raise ValueError("alignment_weight is given without alignments: name a file, or ibm1, or leave it out")
         if self.alignments is not None and self.compile:
             raise ValueError(
-                "alignments and compile exclude each other: the guided head is not compiled; leave out one"
+                "alignments and compile exclude each other: the guided head is not compiled; leave out one of them"
             )
 
     def _adapters_agree(self) -> None:
@@ -158,7 +169,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
                 "lora is given without from_model: adapters change a model that has learned; name it, or leave lora out"
             )
         if self.optimizer == "muon":
-            raise ValueError("lora and optimizer muon exclude each other: Adam moves adapters; leave out the one")
+            raise ValueError("lora and optimizer muon exclude each other: Adam trains adapters; leave out optimizer")
         if self.parallel == "sharded":
             raise ValueError(
                 "lora and parallel sharded exclude each other: what adapters train is too little to divide; choose sum "
@@ -178,7 +189,7 @@ def holds_pairs(path: Path | None) -> bool:
 def _refuse(settings: Settings, one: str, other: str, reason: str) -> None:
     """Raise if both settings are given."""
     if getattr(settings, one) is not None and getattr(settings, other) is not None:
-        raise ValueError(f"{one} and {other} exclude each other: {reason}; leave out the one or the other")
+        raise ValueError(f"{one} and {other} exclude each other: {reason}; leave out one of them")
 
 
 @dataclass

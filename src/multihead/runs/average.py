@@ -143,8 +143,8 @@ def _check_same_shape(first_path: Path, first: Bundle, path: Path, bundle: Bundl
     config, other = first.model.config, bundle.model.config
     if config.architecture != other.architecture:
         raise ConfigurationError(
-            f"{first_path} and {path} have no mean: one is a {config.architecture}, the other a {other.architecture} "
-            "model"
+            f"{first_path} and {path} cannot be averaged: one is a {config.architecture}, the other a "
+            f"{other.architecture} model"
         )
     differing = [
         f"{name} is {getattr(config, name)} in the first and {getattr(other, name)} in the second"
@@ -157,4 +157,4 @@ def _check_same_shape(first_path: Path, first: Bundle, path: Path, bundle: Bundl
         if getattr(first, f"{side}_tokenizer").digest != getattr(bundle, f"{side}_tokenizer").digest
     ]
     if differing:
-        raise ConfigurationError(f"{first_path} and {path} have no mean: {'; '.join(differing)}")
+        raise ConfigurationError(f"{first_path} and {path} cannot be averaged: {'; '.join(differing)}")

@@ -90,9 +90,7 @@ def read_curves(paths: Sequence[Path]) -> dict[str, Log]:
         curves = dict(_read_table(path)) if path.is_file() else {name: read_log(path)}
         twice = [other for other in curves if other in found]
         if twice:
-            raise ConfigurationError(
-                f"{path}: a curve is called {shown(twice[0])}, as one before; name each differently"
-            )
+            raise ConfigurationError(f"{path}: two curves are called {shown(twice[0])}; give each a name of its own")
         found |= curves
     return found
 
@@ -181,7 +179,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             yield from ((table.line_num, row) for row in table)
         except csv.Error as error:
-            raise DataError(f"is no table of comma-separated values: {error}", path, table.line_num) from None
+            raise DataError(f"is not a table of comma-separated values: {error}", path, table.line_num) from None
         return
     for number, line in enumerate(lines, start=1):
         try:

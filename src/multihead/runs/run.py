@@ -303,8 +303,9 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     if processes.size > 1:
         log_decisions({"parallel": reason}, {"parallel": combination}, log)
     _report_surroundings(trainer, computed_by(config.training.device, processes), log)
-    batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
+    batches = kind.batches(config, data, trainer.state.position)
     try:
+        judge = kind.judge(config, data)
         state = trainer.run(_inputs(kind, batches, judge, kind.flops(config, model)))
     finally:
         batches.close()
@@ -336,7 +337,7 @@ def _check_best(folder: Path, trainer: Trainer[Model], log: RunLog) -> None:
         FormatError: it is damaged; or it is missing, and the run is finished.
     """
     processes, is_there = trainer.processes, True
-    if processes.is_first and trainer.state.best_step:
+    if processes.is_first and trainer.state.best_score is not None:  # the best may be the given model, of update 0
         found = find_folder(folder, "copy it again, or remove the folder: the next validated model takes its place")
         is_there = found is not None
         if found is not None:

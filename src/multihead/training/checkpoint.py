@@ -69,9 +69,9 @@ class RunState(Settings):
     validated_at: int = 0
     """The last update after which the model was validated; -1 = validate before the first update."""
     best_step: int = 0
-    """The update whose model is in best/; 0 before the first validation."""
+    """The update whose model is in best/; 0 for the model that a run starts from, and before the first validation."""
     best_score: float | None = None
-    """Its score on the validation set."""
+    """Its score on the validation set; None before the first validation."""
     best_loss: float | None = None
     """Its loss there; None in checkpoints of version 0.1."""
     without_gain: int = 0

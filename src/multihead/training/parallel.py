@@ -250,7 +250,7 @@ class ProcessGroup(Processes):
             self._ended = True
             if isinstance(error, RuntimeError) and _is_lost(error):
                 raise PeerEnded(
-                    "another process of this run has ended without a word; what it or torchrun printed says why"
+                    "another process of this run has ended without a message; what it or torchrun printed says why"
                 ) from error
             raise
 

@@ -325,5 +325,5 @@ def check_same_update(step: int, norms: Sequence[float]) -> None:
         found = ", ".join(f"{norm:.4g}" for norm in norms)
         raise DivergenceError(
             f"update {step}: the processes no longer have the same weights (norms of the gradient: {found}); the "
-            "checkpoints so far are kept. Use processors or GPUs of one kind and one version of everything"
+            "checkpoints so far are kept. Use equal processors or GPUs, and equal versions, in all processes"
         )

@@ -122,7 +122,7 @@ class Trainer(Generic[Model]):
         return Checkpoint(state, *map(processes.broadcast_tensors, parts))
 
     def forget_best(self) -> None:
-        """Take the next validated model as the best so far: the model that was is lost."""
+        """Forget the best model, which is lost: the next validated one counts as the best so far."""
         self._set_state(best_step=0, best_score=None, best_loss=None, without_gain=0)
 
     def run(self, inputs: TrainerInputs[Model]) -> RunState:

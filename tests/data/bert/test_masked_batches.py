@@ -81,7 +81,7 @@ def test_80_10_10_and_every_place_alike(whole_words: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_words(seed: int) -> None:
-    """Whole words are chosen, and no other word would have fit as well."""
+    """Whole words are chosen, and no further word would fit."""
     ids = row(seed, 50)
     words = words_of(ids)
     taken = [corruption(whole_words=True).corrupt(ids, 0, example).chosen for example in range(10)]

@@ -206,5 +206,5 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(InputError, match=r"input 1, counted from 0, is \[nan, 0.0\]"):
         convex_hull(array([(0, 0), (np.nan, 0)]))
     for corner in (-1, 3):
-        with pytest.raises(InputError, match=f"corner {corner} is none of 3 points"):
+        with pytest.raises(InputError, match=f"corner {corner} is not the index of one of 3 points"):
             coverage(array([(0, 0), (1, 0), (0, 1)]), [0, 1, corner])

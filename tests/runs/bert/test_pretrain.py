@@ -28,9 +28,17 @@ from multihead.models.pointer.network import PointerNetwork
 from multihead.planning.settings import Choices
 from multihead.runs.bert.fill_mask import MaskFiller
 from multihead.runs.bert.model import PretrainedBert
-from multihead.runs.bert.settings import PretrainFacts, PretrainRunConfig, PretrainSettings, choose_rows, decide
+from multihead.runs.bert.settings import (
+    PretrainFacts,
+    PretrainRunConfig,
+    PretrainSettings,
+    PretrainText,
+    choose_rows,
+    decide,
+)
 from multihead.runs.bert.train import pretrain
 from multihead.text.bert_words import WordPieces
+from multihead.training.config import TrainingConfig
 from multihead.training.splitting import Examples, Trainable
 
 TINY = {
@@ -251,7 +259,7 @@ def test_the_end_of_a_single_document_or_another_text_validates(tmp_path):
     ],
 )
 def test_pairs_need_two_documents_on_each_side(wishes, words, tmp_path):
-    """Asked for, they are refused before anything is stored; otherwise there are none."""
+    """If requested, they are refused before anything is stored; otherwise there are none."""
     corpus, said = tmp_path / "text", []
     corpus.write_text("a b c\nd e\nf g h\n\n" * 6)
     (tmp_path / "other").write_text("a b\nd e f\n" * 3)
@@ -265,6 +273,12 @@ def test_pairs_need_two_documents_on_each_side(wishes, words, tmp_path):
     config = PretrainRunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text())
     assert not config.text.next_sentence
     assert "one document" in config.reasons["next_sentence"]
+
+
+def test_every_setting_is_part_of_a_decision():
+    """One that was read by nothing would be ignored without a word."""
+    decided = {*TrainingConfig.model_fields, *BertConfig.model_fields, *PretrainText.model_fields}
+    assert {*PretrainSettings.model_fields} - decided == {"output", "preset", "valid_text"}
 
 
 def test_every_choice_has_a_reason():
@@ -385,7 +399,7 @@ def test_a_foreign_folder_and_ours_fill_alike(tiny, tmp_path):
     ],
 )
 def test_what_a_model_lacks_is_not_written(missing, name, tiny, tmp_path):
-    """As if a folder of another program had lacked it: it is drawn again, and known to be missing."""
+    """As if a folder of another program lacked it: it is drawn at random, and recorded as missing."""
     whole = PretrainedBert.load(tiny)
     lacking = PretrainedBert(whole.model, whole.words, missing)
     lacking.save(tmp_path / "own")
@@ -418,7 +432,7 @@ def test_a_model_with_word_pieces_is_kept_with_them(tmp_path):
     ("word", "filled"), [("dog", ["Ein  dog, Zebra dog!", "dog"]), ("##s", ["Eins, Zebras!", "s"])]
 )
 def test_the_rest_of_a_text_stays_as_it_was_given(word, filled):
-    """Though the vocabulary knows neither its words nor upper case; a piece continues the word before it."""
+    """Although the vocabulary has neither its words nor upper case; a piece continues the word before it."""
     words = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s"], lowercase=True)
     model = Bert(BertConfig(vocab=8, width=8, layers=1, heads=2, inner=8, max_positions=16))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""``multihead train --best``: several models teach a last one."""
+"""``multihead train --best``: several models teach a final one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from multihead.lines import windows
 from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_shards import Models
 from multihead.planning.choices import Pace
-from multihead.planning.settings import Choices, TextFile, TrainSettings
+from multihead.planning.settings import AS_ASKED, Choices, TextFile, TrainSettings
 from multihead.preparing import journal, shards
 from multihead.preparing.prepare import prepare
 from multihead.runs.best import comparison, plan
@@ -51,6 +51,7 @@ from multihead.runs.best.plan import (
 from multihead.runs.best.train import BestRun, train_best
 from multihead.runs.run import RunResult
 from multihead.runs.translator import begin
+from multihead.serving import uses as served_uses
 from multihead.serving.folders import find_models
 from multihead.serving.settings import ServeSettings
 from multihead.serving.uses import read_uses
@@ -59,6 +60,7 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.training import trainer
 from multihead.training.context import RunContext
 from multihead.translating.companions import Companions
+from multihead.translating.request import Weights
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -77,7 +79,7 @@ def learn(output: Path, **wishes: Any) -> RunResult:
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_searches() -> Iterator[None]:
-    """Weights of uses are sought on fewer splits and lines: they take half of the time of runs as small as these."""
+    """Tune weights of uses on fewer splits and lines, since tuning takes half the time of runs as small as these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "_SPLITS", 1)
         patch.setattr(error_rate_training, "_LINES", 2)
@@ -161,7 +163,7 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
 
 
 def test_the_updates_of_the_whole_time_count_not_only_its_length() -> None:
-    """A slow machine makes as few updates in an hour as a fast one in minutes."""
+    """On a slow machine, as few updates fit into an hour as into minutes on a fast one."""
 
     def chosen(budget: float, seconds: float, pairs: int = 30_000, **settings: Any) -> BestConfig:
         choices = Choices(TrainSettings(budget=budget, **settings))
@@ -176,7 +178,7 @@ def test_the_updates_of_the_whole_time_count_not_only_its_length() -> None:
 
 
 def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
-    """Then none of them is the small one, and the students, which start from scratch, have more time."""
+    """Then none of the models is the small one, and the students, which start from scratch, have more time."""
     half = {"width": 192}
 
     def chosen(updates: int, found: dict[str, int] | None = half, pairs: int = 30_000, **settings: Any) -> BestConfig:
@@ -196,6 +198,12 @@ def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
         chosen(7_000, pairs=4_999),
     ):
         assert (other.narrow, other.small) == (None, True)
+
+
+@pytest.mark.parametrize("name", ["updates", "budget"])
+def test_a_given_length_is_said_to_be_given(name: str) -> None:
+    found = decide(Choices(TrainSettings(**{name: 4_000})), 30_000, {})
+    assert (getattr(found, name), found.reasons[name]) == (4_000, AS_ASKED)
 
 
 def test_a_short_run_of_many_pairs_leaves_further_text_out() -> None:
@@ -401,7 +409,7 @@ def test_the_small_model_is_the_best_one_if_it_translates_better(
 def test_the_end_of_a_student_counts_if_it_translates_better(
     wishes: dict[str, Any], numbers: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first student's is, the second's is not; what the teachers predict is computed once."""
+    """The first student's last weights are better, not the second's; the teachers' predictions are computed once."""
     ends = iter([1.0, -1.0])
 
     def measured(model: Path, *_: Any) -> float:
@@ -430,7 +438,7 @@ def test_the_end_of_a_student_counts_if_it_translates_better(
 def test_the_flags_of_each_use_give_its_validation_score(
     whole: Path, wishes: dict[str, Any], call: Callable[..., Any]
 ) -> None:
-    """Of uses that choose, the score is held out; their flags are accepted, and translate all lines."""
+    """For uses that choose, the score is held out; their flags are accepted, and translate all lines."""
     uses = json.loads((whole / "uses.json").read_text())["uses"]
     plain = [use["use"] for use in uses if "--weights" not in use["flags"]]
     assert plain[:2] == ["the model alone", "an ensemble"]
@@ -472,7 +480,7 @@ def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_fro
 
 
 def test_several_models_have_the_usual_size_however_short_their_time_is(whole: Path) -> None:
-    """That of the preset for such a text: a size that is given is never replaced by a smaller one."""
+    """The size of the preset for such a text: a given size is never replaced by a smaller one."""
     asked = [json.loads((whole / name / "run.json").read_text())["asked"] for name in ("both-ways", "forward-2")]
     assert [one["preset"] for one in asked] == ["tiny", "tiny"]
 
@@ -495,20 +503,24 @@ def test_a_judge_chooses_among_more_candidates(whole: Path, numbers: Numbers, mo
     assert asked == [(12, False), (24, True)]
 
 
-def test_the_server_offers_every_use(whole: Path) -> None:
-    """With the flags that the run wrote, so that both agree on the file."""
+def test_the_server_offers_every_use(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the flags that the run wrote, so that writer and reader agree on the file; and one use with all flags."""
     uses = json.loads((whole / "uses.json").read_text())["uses"]
+    models = {"--with": "forward-2", "--reverse": "reverse-1", "--judge": "forward-3", "--datastore": "datastore"}
+    every = {flag: str(whole / name) for flag, name in models.items()}
+    every |= {"--beam": "7", "--precision": "int8", "--weights": str(Weights(forward=0.2, judge=0.8))}
+    uses.append({"use": "a use of everything", "flags": list(itertools.chain.from_iterable(every.items()))})
+    monkeypatch.setattr(served_uses, "read_uses_file", lambda _: {"uses": uses})
     teams = read_uses(whole)
     assert [team.name for team in teams] == [use["use"].partition(" ")[2] for use in uses]
     for team, use in zip(teams, uses, strict=True):
         flags = list(zip(use["flags"][::2], use["flags"][1::2], strict=True))
-        assert [str(path) for path in team.others] == [value for flag, value in flags if flag == "--with"]
-        assert [str(team.datastore)] == [value for flag, value in flags if flag == "--datastore"] or not team.datastore
-        assert [str(path) for path in team.reverse] == [value for flag, value in flags if flag == "--reverse"]
-        assert [str(path) for path in team.judge] == [value for flag, value in flags if flag == "--judge"]
-        assert [str(team.weights)] == [value for flag, value in flags if flag == "--weights"] or team.weights is None
-        rounded = [value for flag, value in flags if flag == "--precision"]
-        assert [value for name, value in team.search.items() if name == "precision"] == rounded
+        offered: list[tuple[str, Any]] = [("--datastore", team.datastore), ("--weights", team.weights)]
+        offered += [("--with", path) for path in team.others]
+        offered += [("--reverse", path) for path in team.reverse]
+        offered += [("--judge", path) for path in team.judge]
+        offered += [(f"--{name}", value) for name, value in team.search.items()]
+        assert sorted((flag, str(value)) for flag, value in offered if value is not None) == sorted(flags)
     assert {team.name for team in teams} >= {"model alone", "ensemble"}
 
 
@@ -525,7 +537,7 @@ def _stop(asked: Iterator[int], most: int) -> int | None:
 def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(
     wishes: dict[str, Any], whole: Path, numbers: Numbers, tmp_path: Path
 ) -> None:
-    """Stopped again and again, each time after more questions whether to stop."""
+    """Stopped again and again, each time after more polls for a signal."""
     for stops in itertools.count(1):
         asked = itertools.count()
         try:
@@ -755,7 +767,7 @@ def test_further_text_is_translated_first_and_learned_then(
 
 @pytest.mark.parametrize("begun", ["", "b", "abcd", string.ascii_letters, f"{string.ascii_letters}<"])
 def test_the_tag_is_the_shortest_word_with_which_no_source_begins(begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked for among a few sources at a time; "<" stands for "<bt>" itself."""
+    """Searched among a few sources at a time; "<" stands for "<bt>" itself."""
     monkeypatch.setattr(best_train, "_LOOKED_AT", 7)
     tokenizer, draw = Tokenizer.learn([" ".join(string.ascii_letters)] * 3, 400), random.Random(1)
     texts = ["<bt> a" if letter == "<" else f"{letter} z" for letter in begun] + ["zz", "", "<b"] * 9
@@ -771,7 +783,7 @@ def test_the_beginnings_of_the_sources_are_not_held_in_memory(monkeypatch: pytes
     monkeypatch.setattr(best_train, "_LOOKED_AT", 1000)
     tokenizer = Tokenizer.learn([" ".join(string.ascii_letters)] * 3, 400)
     sources = TokenStore.from_lists([[*divmod(number, 200), 300, 301] for number in range(20_000)])
-    best_train._choose_tag(tokenizer, sources)  # what compares calls with their signatures is made now
+    best_train._choose_tag(tokenizer, sources)  # the signature checks are made now
     tracemalloc.start()
     try:
         best_train._choose_tag(tokenizer, sources)
@@ -866,19 +878,19 @@ def test_pairs_take_no_more_time_than_there_is(
 
 
 class KilledError(Exception):
-    """Stands for the end of a process that can do nothing more."""
+    """Simulates the sudden end of a process."""
 
 
 def test_the_time_of_a_killed_stage_without_a_training_is_counted(
     wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is noted every 20 seconds; what is left of a stage has what is left of its time."""
+    """The time is recorded every 20 seconds; the rest of a stage gets the rest of its time."""
     further, run, now, spent = tmp_path / "more.en", tmp_path / "run", [1000.0], list[float]()
     further.write_text("one two\n", encoding="utf-8")
     untils, journal = list[float](), run / "stages.jsonl"
 
     def write(*known: Any, until: float, **_: Any) -> None:
-        """Ask for a second at a time, for 55 seconds, then be killed."""
+        """Poll every second for 55 seconds, then be killed."""
         untils.append(until - now[0])
         for _ in range(55):
             now[0] += 1
@@ -904,7 +916,7 @@ def test_the_time_of_a_killed_stage_without_a_training_is_counted(
 def test_the_time_of_preparing_is_counted_once(
     wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stage has its share of the time that is left, all of it from when the stage begins."""
+    """A stage gets its share of the remaining time, counted from the beginning of the stage."""
     asked = dict[str, Any]()
 
     def trained(*, started: float, **settings: Any) -> None:

@@ -42,7 +42,7 @@ WORDS = (("the dog", "a cat", "my bird"), ("sees", "hears"), ("me", "you", "him"
 
 
 def text(count: int, seed: int) -> str:
-    """Sentences whose parts are drawn alike and apart: each has the probability 1 / (3 * 2 * 4)."""
+    """Sentences whose parts are drawn uniformly and independently: each has the probability 1 / (3 * 2 * 4)."""
     draw = random.Random(seed)
     return "".join(" ".join(map(draw.choice, WORDS)) + "\n" for _ in range(count))
 
@@ -199,7 +199,7 @@ def test_other_settings_and_other_runs(tiny: Path, corpus: Path, numbers: Any, t
         (b"a b\n" * 9, {"valid_target": "nothing"}, "nothing: there is no such file"),
         (b"a b\n" * 9, {"source": "x"}, "source is a setting of translators, and model 'decoder' is a language model"),
         (b"a b\n" * 9, {"encoder_layers": 2}, "encoder_layers is a setting of translators"),
-        (b"a b\n" * 9, {"model": "transformer"}, "a language model, which is 'decoder', asked for was 'transformer'"),
+        (b"a b\n" * 9, {"model": "transformer"}, "a language model is 'decoder', got 'transformer'"),
         (b"a b\n" * 9, {"widht": 4}, "no setting 'widht'; did you mean 'width'"),
     ],
 )
@@ -266,7 +266,7 @@ def test_lines_that_are_not_text_are_named_and_another_text_validates(tmp_path: 
 
 
 def test_the_loss_of_a_line_approaches_the_entropy_of_its_grammar(tmp_path: Path, without_checks: Any) -> None:
-    """Each of the 24 sentences is as probable as another: a line has log 24 nats, whatever its subwords are."""
+    """All 24 sentences are equally probable: a line has log 24 nats, whatever its subwords are."""
     (tmp_path / "train.txt").write_text(text(1500, 0))
     (tmp_path / "valid.txt").write_text("".join(f"{a} {b} {c}\n" for a in WORDS[0] for b in WORDS[1] for c in WORDS[2]))
     sizes: dict[str, Any] = {"width": 32, "inner": 64, "dropout": 0.0, "batch_tokens": 1024, "vocab_size": 310}
@@ -289,7 +289,7 @@ TEXTS = ["the dog sees me", "", "a cat", "  ", "my bird hears him and " * 6, "æ—
 
 
 def test_scores_are_those_of_the_equation_and_of_texts_alone(tiny: Path) -> None:
-    """A long text is scored in windows: each token after those of its window."""
+    """A long text is scored in windows: each token given the preceding tokens of its window."""
     model = LanguageModel.load(tiny)
     together = model.score(TEXTS, batch_tokens=60)
     for line, found in zip(TEXTS, together, strict=True):
@@ -362,8 +362,8 @@ def test_samples_are_a_function_of_seed_and_line(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_length": 24}, "reads 24 tokens at once, so at most 23 can follow a prompt, asked for were 24"),
-        ({"min_length": 30}, "asked for were 31"),
+        ({"max_length": 24}, "reads 24 tokens at once, so at most 23 can follow a prompt, but 24 were requested"),
+        ({"min_length": 30}, "but 31 were requested"),
         ({"beam": 0}, "beam"),
         ({"temperature": 0.0}, "temperature"),
         ({"tempreature": 1.0}, "tempreature"),
@@ -480,11 +480,11 @@ def test_the_commands_that_use_it(call: Call, tiny: Path, tmp_path: Path, traine
         (["generate", "RUN"], "standard input:1: not valid UTF-8"),
         (["score", "RUN"], "standard input:1: not valid UTF-8"),
         (["score", "RUN", "--target", "bad"], "bad:1: 1 of 1 lines are not valid UTF-8"),
-        (["score", "RUN", "--target-language", "de"], "--target-language: is for translators"),
+        (["score", "RUN", "--target-language", "de"], "--target-language is for translators"),
         (["evaluate", "RUN", "--target", "empty"], "empty: is empty"),
         (["evaluate", "RUN", "--target", "blank"], "blank: every line is empty: there is nothing to evaluate"),
         (["evaluate", "RUN", "--target", "blank", "--json"], "blank: every line is empty"),
-        (["evaluate", "RUN", "--target", "bad", "--beam", "3"], "--beam: is for translators"),
+        (["evaluate", "RUN", "--target", "bad", "--beam", "3"], "--beam is for translators"),
         (["evaluate", "TRANSLATOR", "--target", "bad"], "--source is missing: only a language model"),
         (["score", "TRANSLATOR", "--target", "bad"], "--source is missing"),
     ],

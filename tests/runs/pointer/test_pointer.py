@@ -179,6 +179,7 @@ def test_every_recipe_is_whole_and_gives_reasons(problem, encoder):
         ("hull", {"ascending": True}, "ascending is for sorting"),
         ("hull", {"smallest": 2}, "a hull needs 3 points"),
         ("sort", {"encoder": "transformer", "heads": 3}, "multiple of heads"),
+        ("sort", {"heads": 2, "inner": 16}, "heads, inner: for encoder = 'transformer', got 'recurrent'"),
         ("sort", {"updates": 0}, "updates: input should be greater"),
         ("sort", {"widht": 8}, "did you mean 'width'"),
     ],

@@ -1,4 +1,4 @@
-"""``multihead report``: curves equal the log, stopped reports end as others do, and nothing is left half-written."""
+"""``multihead report``: curves equal the log, interrupted reports resume, and nothing is left half-written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.conftest import Numbers
 
 CHANGING = ("trainings.jsonl", "timing.jsonl", "log.txt", "run.json", "run.copy.json", "manifest.json")
-"""Files that have times or the path of the report in them."""
+"""Files that contain times or the path of the report."""
 
 
 def write(run: Path, output: Path, **wishes: Any) -> card.Report:
@@ -57,12 +57,12 @@ def write(run: Path, output: Path, **wishes: Any) -> card.Report:
 
 
 PACE = 20.0
-"""Seconds of an update, so many that no machine is too slow."""
+"""Seconds of an update, long enough for any machine."""
 
 
 @pytest.fixture(scope="module")
 def short(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained run, as if it had had 24 slow updates: trainings of parts are short then."""
+    """The trained run, as if it had made 24 slow updates, so that trainings on parts of the text are short."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("short") / "run"))
     for name in ("log.jsonl", "timing.jsonl"):
         records = [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
@@ -123,7 +123,7 @@ def test_the_trainings_are_as_long_as_planned_and_fit_into_the_budget(trained: P
 
 @pytest.mark.parametrize(("corpora", "pairs"), [(16, 4), (13, 5)])
 def test_parts_that_are_empty_or_equal_are_refused(trained: Path, corpora: int, pairs: int) -> None:
-    """An eighth of 4 pairs is rounded to none, and an eighth and a quarter of 5 to one."""
+    """An eighth of 4 pairs rounds to zero; an eighth and a quarter of 5 both round to one."""
     config = config_of(trained)
     many = tuple(config.data.corpora[0].model_copy(update={"pairs": pairs}) for _ in range(corpora))
     data = config.data.model_copy(update={"corpora": many, "pairs": corpora * pairs})
@@ -155,7 +155,7 @@ def test_parts_are_trained_with_the_settings_of_the_run(trained: Path, whole: Pa
 )
 @pytest.mark.parametrize("schedule", ["linear", "noam"])
 def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, network: Any, schedule: Any) -> None:
-    """As if the run had had these settings: a part is trained with the same ones."""
+    """As if the run had these settings: a part is trained with the same ones."""
     run = config_of(trained)
     ids = {name: getattr(run.model, name) for name in ("source_vocab", "target_vocab", "padding_id")}
     model = ARCHITECTURES[network.get("architecture", "transformer")](**{**network, **ids})
@@ -354,7 +354,7 @@ def test_an_outcome_that_is_damaged_is_read_again(short: Path, whole: Path, tmp_
 
 
 def in_stages(tmp_path: Path, *runs: Path) -> Path:
-    """A run in stages, as far as a report reads it: its forward model, its student."""
+    """The parts of a run in stages that a report reads: its forward model and its student."""
     folder = tmp_path / "stages"
     own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}, "budget": None, "updates": 9}
     folder.mkdir()
@@ -371,7 +371,7 @@ def test_a_run_in_stages_without_a_forward_model_is_refused(tmp_path: Path) -> N
 
 
 def test_the_errors_are_those_of_the_model_that_a_run_in_stages_ends_with(short: Path, tmp_path: Path) -> None:
-    """Perhaps the last weights of a student rather than those that its training chose."""
+    """A student may use its last weights instead of those that its training chose."""
     folder = in_stages(tmp_path, short, short)
     bundle = load_bundle(short)
     with torch.no_grad():
@@ -391,7 +391,7 @@ def test_the_errors_are_those_of_the_model_that_a_run_in_stages_ends_with(short:
 def test_parts_do_not_begin_as_a_model_that_has_seen_all_pairs(
     short: Path, trained: Path, tmp_path: Path, students: int
 ) -> None:
-    """A forward model that began as the one of both directions: the parts, and the whole, are trained from scratch."""
+    """For a forward model that started from the model of both directions, parts and whole are trained from scratch."""
     folder = in_stages(tmp_path, *[short] * (1 + students))
     given = GivenModel(path=str(trained / "best"), weights="0" * 64)
     config = config_of(short).model_copy(update={"from_model": given})
@@ -463,7 +463,7 @@ def errors_of(report: card.Report) -> Any:
 
 
 def test_a_run_in_stages_has_the_report_of_its_student(short: Path, whole: Path, trained: Path, tmp_path: Path) -> None:
-    """The gain is that of its own text, without the pairs that its models have made."""
+    """The gain is that of the original text, without the pairs that the models generated."""
     own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}}
     stages = BestConfig(budget=100.0, updates=None, forward=1, reverse=0, **own)
     (tmp_path / "staged").mkdir()
@@ -529,7 +529,7 @@ def test_what_cannot_be_leaves_nothing_behind(short: Path, tmp_path: Path, chang
 def test_other_folders_are_refused(short: Path, whole: Path, numbers: Numbers, tmp_path: Path) -> None:
     before = numbers.contents(whole)
     for run, output, wishes, said in (
-        (short / "best", tmp_path / "report", {}, "is no run"),
+        (short / "best", tmp_path / "report", {}, "is not a run"),
         (whole, tmp_path / "report", {}, "multihead report"),
         (short, whole, {"budget": 2 * BUDGET}, "budget was 800.0, now 1600.0"),
         (short, short, {}, "holds a run of"),
@@ -634,5 +634,5 @@ def test_both_kinds_of_table_say_the_same(tmp_path: Path) -> None:
     assert one == other
     assert [*one] == ["a"]
     (tmp_path / "b.csv").write_text("name,updates,bleu\na,1,2\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="a curve is called 'a'"):
+    with pytest.raises(ConfigurationError, match="two curves are called 'a'"):
         read_curves([tmp_path / "a.csv", tmp_path / "b.csv"])

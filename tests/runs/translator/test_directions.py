@@ -1,4 +1,4 @@
-"""Several directions in one model: by the recipe of docs/several-languages.md it learns what a symbol says."""
+"""Several directions in one model: the recipe of docs/several-languages.md teaches it the symbols of languages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(path: Path, source: str, target: str, count: int, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, without_checks: Any) -> Path:
-    """A run by the recipe of the page, on files of its names."""
+    """A run with the recipe of the page, on files with its names."""
     folder = tmp_path_factory.mktemp("recipe")
     (recipe,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (folder / "many.toml").write_text(recipe, encoding="utf-8")
@@ -155,7 +155,7 @@ def test_the_server_offers_every_direction_with_one_network(run: Path) -> None:
     assert first.translate([sentence([1, 2], "de")]) == [sentence([1, 2], "en")]
     assert second.translate([sentence([1, 2], "en")]) == [sentence([1, 2], "de")]
     assert first.bundle.model is second.bundle.model
-    # What nobody uses is not kept.
+    # Unused models are not kept.
     opened = Opened()
     loaded = opened.load(run, Pair("de", "en"), "cpu")
     assert len(opened._models) == 1

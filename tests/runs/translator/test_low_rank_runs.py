@@ -1,4 +1,4 @@
-"""Fine-tuning by low-rank adapters as a run: stopped and resumed, its files, and what may come after it."""
+"""Runs that fine-tune low-rank adapters: stopping and resuming, files, and further uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from multihead import Translator, average
 from multihead.bundle import build_network, load_bundle, weights_digest
-from multihead.errors import ConfigurationError, Interrupted
+from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import serialize_tensors
 from multihead.planning.settings import read_run
 from multihead.runs.run import state_bytes
@@ -95,7 +95,7 @@ def test_only_adapters_are_trained_averaged_and_kept_by_the_optimizer(whole: Pat
 
 
 def test_the_best_model_is_plain_and_its_adapter_is_beside_it(whole: Path, base: Path) -> None:
-    """Base + (alpha / r) B A of the file is what the folder holds."""
+    """The weights in the folder are base + (alpha / r) B A, with the file's A and B."""
     given, best = (load_file(folder / "model.safetensors") for folder in (base, whole / "best"))
     assert best.keys() == given.keys()
     with safe_open(whole / "best" / "adapter.safetensors", "pt") as file:
@@ -189,7 +189,7 @@ def test_its_checkpoints_have_a_mean_and_its_model_is_tuned_again(
 
 
 def test_what_is_frozen_needs_neither_gradient_nor_optimizer_nor_average(whole: Path, base: Path) -> None:
-    """In the memory that is asked for, and in the operations by which the speed is judged."""
+    """In the required memory, and in the operations that determine the speed."""
     config = read_run(whole)
     assert config is not None
     network = new_network(config.model, config.training)
@@ -216,3 +216,18 @@ def test_a_rank_above_a_matrix_is_refused_before_anything_is_written(
     with pytest.raises(ConfigurationError, match="--lora 999: a rank is at most the smaller side of each matrix"):
         numbers.learn(tmp_path / "run", **{**wishes, "lora": 999})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_given_model_that_is_the_best_so_far_and_is_lost_is_not_taken_for_the_result(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    output, lines = tmp_path / "run", list[str]()
+    with pytest.raises(Interrupted):  # after the validation of the given model
+        numbers.learn(output, **wishes, stop_signal=lambda: 2 if (output / "run.json").exists() else None)
+    shutil.rmtree(output / "best")
+    result = numbers.learn(output, say=lines.append)
+    assert "best is missing: the next validated model counts as the best so far" in lines[0]
+    assert result.best_step > 0
+    shutil.rmtree(output / "best")
+    with pytest.raises(FormatError, match="best: is missing, and the run is finished; copy it back"):
+        numbers.learn(output)

@@ -1,4 +1,4 @@
-"""Settings of the network as a run: stopped, resumed, searched by compiled code, refused by other formats."""
+"""Runs with settings of the network: stopped and resumed, searched by compiled code, refused by other formats."""
 
 from __future__ import annotations
 

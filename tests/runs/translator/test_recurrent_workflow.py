@@ -146,14 +146,14 @@ def test_it_can_be_fine_tuned_and_averaged(learned, numbers, tmp_path):
     numbers.learn(tmp_path / "tuned", from_model=learned, **files, **again, dropout=0.4)
     average(learned, tmp_path / "tuned", output=tmp_path / "mean", say=lambda _: None)
     assert len(Translator.load(tmp_path / "mean").translate(["eins zwei"])) == 1
-    with pytest.raises(ConfigurationError, match="a recurrent model, asked for was transformer"):
+    with pytest.raises(ConfigurationError, match="a recurrent model, but transformer was requested"):
         numbers.learn(tmp_path / "other", from_model=learned, model="transformer", **files, **again)
     with pytest.raises(ConfigurationError, match="heads is a setting of the transformer model"):
         numbers.learn(tmp_path / "other", from_model=learned, heads=4, **files, **again)
 
 
 def test_it_is_not_divided_among_processes(learned, numbers, tmp_path, monkeypatch):
-    """Asked for, at the start or later, it is refused; without being asked, it is not chosen however little fits."""
+    """If requested, at the start or later, it is refused; otherwise it is not chosen, however small the memory."""
     for folder, wishes in (
         (learned, {}),
         (tmp_path / "tuned", {"from_model": learned, **numbers.train, **numbers.valid}),

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from multihead import Translator, files, work_folder
+from multihead.configuration import Machine, inspect_machine
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
 from multihead.models.config import PRESETS
 from multihead.models.shrinking import parameters_of
@@ -228,7 +229,7 @@ def test_killed_anywhere_the_same_command_ends_the_same(
 
 
 def test_killed_while_the_marker_is_written(run, wishes, tmp_path):
-    """A folder with nothing but a draft can still be used."""
+    """A folder that contains only a draft can still be used."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".preparing.txt.unfinished-123").write_text("half")
     run(tmp_path / "run", **wishes)
@@ -424,14 +425,14 @@ def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
     assert config.reasons["updates"].startswith("what fits into 4 s at ")
     assert config.asked["budget"] == config.training.budget == 4.0
     lines = [json.loads(line) for line in (tmp_path / "run" / "plan.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert lines[-1]["step"] == result.updates >= 1  # how many depends on what else the machine does
+    assert lines[-1]["step"] == result.updates >= 1  # how many depends on the load of the machine
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     assert 0 < lines[0]["spent"] <= lines[-1]["spent"]
     assert run(tmp_path / "run").updates == result.updates
 
 
 def test_a_short_budget_trains_a_smaller_network(run, wishes, tmp_path, monkeypatch):
-    """The pace of both is measured; the toy counts as one of the texts with which this was tried."""
+    """The pace of both is measured; the toy counts as one of the texts with which this was measured."""
     monkeypatch.setattr(choices, "_FEWEST", 1)
     sizes = (*choices.SIZES, "preset", "updates", "validate_every", "log_every", "positions")
     said: list[str] = []
@@ -446,7 +447,7 @@ def test_a_short_budget_trains_a_smaller_network(run, wishes, tmp_path, monkeypa
 
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
-    """The run equals one that was given the resulting number of updates, and no budget to choose by."""
+    """The run equals one without a budget that was given the resulting number of updates."""
     monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(100.0, 400.0))
     monkeypatch.setattr(budget, "choose", lambda _, plan, *__: plan.model_copy(update={"check": plan.updates}))
     given = {name: value for name, value in wishes.items() if name != "updates"}
@@ -533,7 +534,7 @@ def test_a_file_is_no_place_for_a_run(run, wishes, numbers, tmp_path, place):
 
 @pytest.mark.parametrize("number", [28, 30, 13])
 def test_a_disk_that_cannot_be_written_to_leaves_nothing(run, wishes, numbers, tmp_path, monkeypatch, number):
-    """No space, read-only, or no permission, in the middle of the preparation."""
+    """No space, a read-only disk, or no permission, in the middle of the preparation."""
 
     def fails(*_):
         raise OSError(number, "as the system says it")
@@ -564,3 +565,20 @@ def test_no_space_while_saving_keeps_what_there_is_and_goes_on(run, wishes, whol
     assert Translator.load(tmp_path / "run").translate(["eins"])
     run(tmp_path / "run", **wishes)
     same_end(numbers, tmp_path / "run", whole)
+
+
+def test_on_a_processor_a_gpu_that_is_there_decides_nothing(run, wishes, tmp_path, monkeypatch):
+    given = {**wishes, "device": "cpu", "updates": 1, "precision": None}
+    configs = []
+    for name in ("alone", "with"):
+        run(tmp_path / name, **given)
+        content = json.loads((tmp_path / name / "run.json").read_text(encoding="utf-8"))
+        configs.append((content["model"], content["training"]))
+        threads, precision = (configs[0][1][key] for key in ("threads", "precision"))
+        machine = Machine(threads, "cuda", precision == "float32", "a GPU that multiplies other numbers fast")
+        monkeypatch.setattr(
+            beginning,
+            "inspect_machine",
+            lambda device=None, machine=machine: inspect_machine("cpu") if device else machine,
+        )
+    assert configs[0] == configs[1]

@@ -58,7 +58,7 @@ class SentencePairs:
             raise DataError("no sentences to learn from; expected text")
         if paired and len(store) < 2:
             raise DataError(
-                "there is only one document, so that no sentence of another one can be drawn: put empty lines between "
+                "there is only one document, so no sentence can be drawn from another one: put empty lines between "
                 "documents, or learn without pairs (--no-next-sentence)"
             )
         lengths = store.sentences.lengths

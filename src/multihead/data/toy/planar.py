@@ -68,7 +68,9 @@ def coverage(points: Points, corners: Sequence[int]) -> float | None:
     places = whole(points)
     outside = [corner for corner in corners if not 0 <= corner < len(places)]
     if outside:
-        raise InputError(f"corner {outside[0]} is none of {len(places)} points, which are counted from 0")
+        raise InputError(
+            f"corner {outside[0]} is not the index of one of {len(places)} points, which are counted from 0"
+        )
     polygon = [places[corner] for corner in corners]
     covered, total = abs(double_area(polygon)), double_area([places[corner] for corner in convex_hull(points)])
     return covered / total if total and is_simple(polygon) else None

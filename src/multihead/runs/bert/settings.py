@@ -36,9 +36,9 @@ class _Text(Settings):
     heading: ClassVar[str] = "Text"
 
     text: Path | None = None
-    """The corpus: a sentence a line, an empty line between documents. Plain, gzip, xz or zstd."""
+    """The corpus: one sentence per line, an empty line between documents. Plain, gzip, xz or zstd."""
     valid_text: Path | None = None
-    """Text to validate on; without it some documents are held out."""
+    """Text to validate on; without it, some documents are held out."""
     held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Documents to hold out for validation; of a single document, sentences at its end."""
     max_tokens: int | None = Field(default=None, ge=8, le=MOST_TOKENS)
@@ -205,7 +205,7 @@ def _choose_model(choices: Choices, facts: PretrainFacts, max_tokens: int) -> Be
         raise ConfigurationError(f"there is no preset '{name}' of a BERT{nearest(name, list(BERT_PRESETS))}")
     chosen = {**BERT_PRESETS[name], "attention_dropout": 0.0, "max_positions": max_tokens}
     reasons = dict.fromkeys(BERT_PRESETS[name], "the preset's")
-    reasons |= {"attention_dropout": "it would cost the fused kernel", "max_positions": "rows are no longer"}
+    reasons |= {"attention_dropout": "the fused kernel has none", "max_positions": "rows are no longer"}
     values = choices.override(chosen, reasons, BertConfig.model_fields)
     values |= {"vocab": facts.vocab, "padding_id": facts.padding_id}
     values["initial_deviation"] = round(0.02 * (768 / max(values["width"], 1)) ** 0.5, 4)
@@ -238,7 +238,7 @@ def _choose_training(choices: Choices, facts: PretrainFacts, width: int) -> Trai
         "average": usual_average(updates),
         **often,
         "threads": (facts.threads, "what PyTorch uses here"),
-        "device": (facts.device, "what there is"),
+        "device": (facts.device, "the fastest device here"),
         "precision": (
             "bfloat16" if low else "float32",
             "the hardware multiplies it fastest" if low else "there is no fast bfloat16 here",

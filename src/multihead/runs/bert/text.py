@@ -131,7 +131,7 @@ def _require_pairs(documents: int, purpose: str, path: Path) -> None:
     """
     if documents < FEWEST_DOCUMENTS:
         raise DataError(
-            f"only one document {purpose}, so that no sentence of another one can be drawn: put empty lines between "
+            f"only one document {purpose}, so no sentence can be drawn from another one: put empty lines between "
             "documents, hold out another number of them (held_out), or learn without pairs (--no-next-sentence)",
             path,
         )

@@ -91,9 +91,8 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
     def __init__(self, settings: PretrainSettings, folder: Path, context: RunContext) -> None:
         self._settings, self._folder, self._context = settings, folder, context
         self._choices = Choices(settings)
-        self._machine = inspect_machine()
-        self._device = settings.device or self._machine.device
-        require_device(self._device, settings.precision)
+        self._machine = inspect_machine(settings.device)
+        require_device(self._machine.device, settings.precision)
         if settings.tensorboard:
             require_tensorboard()
         # Deciding for an imagined text finds most faulty settings before the work.
@@ -121,10 +120,10 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
             sentences=text.sentences,
             vocab=len(data.words),
             padding_id=data.words.symbols.pad,
-            batches=len(Batches(*rows, 0, choose_batch(self._choices, self._device))),
+            batches=len(Batches(*rows, 0, choose_batch(self._choices, machine.device))),
             threads=machine.threads,
-            device=self._device,
-            fast_bfloat16=machine.fast_bfloat16 and self._device == machine.device,
+            device=machine.device,
+            fast_bfloat16=machine.fast_bfloat16,
         )
         model, training = decide(self._choices, facts, text.max_tokens)
         return PretrainRunConfig(
@@ -154,7 +153,7 @@ class PretrainRun(RunKind[PretrainSettings, PretrainRunConfig, StoredText, Bert]
     """A run that pre-trains a BERT."""
 
     config_class = PretrainRunConfig
-    outcome = ", tells {:.2f}% of the hidden words of the validation set and is in"
+    outcome = ", predicts {:.2f}% of the hidden words of the validation set right and is in"
 
     def begin(self) -> NewPretrainRun:
         return NewPretrainRun(self.settings, self.folder, self.context)

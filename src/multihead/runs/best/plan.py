@@ -52,7 +52,7 @@ from pydantic import Field
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
 from multihead.planning.choices import FEW_PAIRS, halvings, relative_length
-from multihead.planning.settings import Choices, TextFile
+from multihead.planning.settings import AS_ASKED, Choices, TextFile
 
 _TARGET = 0.985
 """Where in the budget the last stage is planned to end."""
@@ -191,8 +191,10 @@ def decide(
     updates, relative = choices.requested("updates"), relative_length(pairs)
     usual = _USUAL * relative
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
+    if updates is not None:
+        choices.reasons["updates"] = AS_ASKED
     budget = choices.take("budget", lambda: length)
-    seed = choices.take("seed", lambda: (1, "any would do"))
+    seed = choices.take("seed", lambda: (1, "any seed works"))
     short, of_usual_length, fitting, found = False, False, "", None
     if budget is not None:
         short, of_usual_length = budget < _SHORT, budget <= _ONE_WAY_LENGTH * usual
@@ -217,18 +219,18 @@ def decide(
     makes_pairs = monolingual is not None and not left_out
     choices.reasons["reverse"] = "makes pairs" if makes_pairs else "no time for one" if short else "chooses candidates"
     if left_out:
-        choices.reasons["left_out"] = "so short a training does not exhaust the text itself"
+        choices.reasons["left_out"] = "a training this short does not exhaust the text itself"
     remembers = several_models and not several and pairs < FEW_PAIRS
     choices.reasons["datastore"] = (
         "the best model remembers its text"
         if remembers
         else "no time for one"
         if short
-        else "is for one direction, and little text"
+        else "only for one direction and little text"
     )
     judged = several_models and not both_ways
     choices.reasons["right_to_left"] = (
-        "chooses candidates, too" if judged else "no time for one" if short else "is for models from scratch"
+        "chooses candidates, too" if judged else "no time for one" if short else "only for models from scratch"
     )
     if several:
         choices.reasons["both_ways"] = "a first model learns all directions"
@@ -265,7 +267,9 @@ def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, i
     kind = choices.requested("model") or "transformer"
     if config.forward == 1 or found.half is None or not halvings(choices, kind, config.epoch_pairs, updates):
         return None
-    choices.reasons["narrow"] = f"as good as usual ones, which would make {updates:,} updates in a share, and faster"
+    choices.reasons["narrow"] = (
+        f"as good as the usual size, which would make {updates:,} updates in a share, and faster"
+    )
     choices.reasons["small"] = "all have half of the usual size"
     return found.half
 

@@ -161,7 +161,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             )
     if (given.seed or 0) > LAST_SEED - _MOST_STAGES:
         raise ConfigurationError(f"seed: each training takes the next one: expected {LAST_SEED - _MOST_STAGES} at most")
-    machine, choices = inspect_machine(), Choices(given)
+    machine, choices = inspect_machine(given.device), Choices(given)
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
     text = None if given.data is None else use_folder(given.data, choices, context.say)
@@ -422,7 +422,8 @@ class BestRun:
         if self._config.forward == 1 or given.preset is not None:
             return {}
         corpus = CorpusSize(self._config.pairs if output in self._reverse else self._config.epoch_pairs, 0, 0, 0, 0)
-        return {"preset": choose_preset(given.model or "transformer", corpus, inspect_machine())[0]}
+        machine = inspect_machine(given.device)
+        return {"preset": choose_preset(given.model or "transformer", corpus, machine)[0]}
 
     def _text_for(self, output: Path) -> Path:
         """The prepared text that a training reads."""
@@ -632,7 +633,7 @@ class BestRun:
         assert further is not None
         path = Path(further.path)
         if _record(path) != further:
-            raise ConfigurationError(f"{path}: not the text with which this run began: put it back, or begin anew")
+            raise ConfigurationError(f"{path}: not the text with which this run began: put it back, or start a new run")
         with write_errors(output.parent):
             output.parent.mkdir(exist_ok=True)
         if not output.exists():

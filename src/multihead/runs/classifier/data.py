@@ -95,8 +95,8 @@ def hold_out(
             left -= own
     if len(held) < count:
         raise ConfigurationError(
-            f"held_out is {count}, but of {len(texts)} different texts {len(held)} at most can be held out if every "
-            "label is to be learned from; hold out fewer, or name a file of their own (valid)"
+            f"held_out is {count}, but at most {len(held)} of {len(texts)} different texts can be held out, since a "
+            "document of each label has to be left to learn from; hold out fewer, or name a file to validate on (valid)"
         )
     return [d for d in documents if d.text not in held], [d for d in documents if d.text in held]
 

@@ -46,7 +46,7 @@ class _Text(Settings):
     held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Documents to hold out if there is no file of validation documents. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
-    """The string between sentences. [they end where ends of sentences are]"""
+    """The string between sentences. [sentence ends are found in the text]"""
     language: str | None = Field(default=None, pattern=_LANGUAGE)
     """The language of the texts, such as de: its rules say where sentences end. [und: unknown]"""
     max_words: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -194,13 +194,19 @@ class ClassifyFacts(NamedTuple):
 
 _SHAPE = ("width", "layers", "heads", "inner")
 """Sizes that a given model has decided."""
+_UNUSED: dict[str, tuple[str, ...]] = {
+    "gru": ("heads", "inner"),
+    "none": ("layers", "heads", "inner"),
+    "transformer": (),
+}
+"""Sizes that an encoder of a hierarchical network does not have."""
 
 
 def choose_network(settings: ClassifySettings) -> ModelName:
     """The kind of network.
 
     Raises:
-        ConfigurationError: a setting belongs to the other kind, or a given model has decided it.
+        ConfigurationError: a setting belongs to the other kind or to another encoder, or a given model has decided it.
     """
     name: ModelName = settings.model or ("hierarchical" if settings.from_model is None else "bert")
     foreign: tuple[str, ...] = ("max_tokens", "pool") if name == "hierarchical" else ("depth", "encoder", "max_words")
@@ -213,6 +219,12 @@ def choose_network(settings: ClassifySettings) -> ModelName:
         of = "model = 'hierarchical'" if name == "hierarchical" else "model = 'bert'"
         of = "a pre-trained model, which has its own" if settings.from_model is not None else of
         raise ConfigurationError(f"{', '.join(wrong)}: not a setting of {of}; leave it out")
+    encoder = settings.encoder or _MODELS["hierarchical"]["encoder"]
+    unused = [field for field in _UNUSED[encoder] if getattr(settings, field) is not None]
+    if name == "hierarchical" and unused:
+        raise ConfigurationError(
+            f"{', '.join(unused)}: not a setting of encoder = '{encoder}'; leave it out, or choose another encoder"
+        )
     return name
 
 
@@ -234,7 +246,9 @@ def choose_format(settings: ClassifySettings, labels: tuple[str, ...], most: int
     """
     given = {name: value for name, value in settings if name in DocumentFormat.model_fields and value is not None}
     if settings.separator is not None and settings.language is not None:
-        raise ConfigurationError("separator and language exclude each other: sentences are detected or separated")
+        raise ConfigurationError(
+            "separator and language exclude each other: sentences are detected or separated; leave out one of them"
+        )
     usual = DocumentFormat.model_fields["max_tokens"].default
     chosen = {"labels": labels, "max_tokens": min(usual, most or usual), "language": UNKNOWN_LANGUAGE, **given}
     format_ = build(DocumentFormat, chosen, "the settings")

@@ -112,8 +112,9 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         self._settings, self._folder = settings, folder
         choose_network(settings)
         require_device(settings.device or "cpu")
-        self._documents = read_split(settings, 1 if settings.seed is None else settings.seed)
-        self._given = None if settings.from_model is None else PretrainedBert.load(settings.from_model)
+        seed = 1 if settings.seed is None else settings.seed
+        self._documents = read_split(settings, seed)
+        self._given = None if settings.from_model is None else _load_given(settings.from_model, seed)
         self._origin = None if settings.from_model is None else _origin(settings.from_model)
         given, documents = self._given, self._documents
         self._words = learn_words(settings, documents.train) if given is None else given.words
@@ -181,6 +182,13 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
             **{name: getattr(training, name) for name in fields},
         }
         log_decisions(config.reasons, shown, log)
+
+
+def _load_given(folder: Path, seed: int) -> PretrainedBert:
+    """The BERT that a run starts from; the seed of the run draws the parts that it lacks, such as the pooler."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return PretrainedBert.load(folder)
 
 
 def _origin(folder: Path) -> GivenModel:

@@ -27,11 +27,11 @@ class Generation(Settings):
     """Settings of a continuation; each is a flag of ``multihead generate``."""
 
     max_length: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
-    """Maximum number of tokens behind the prompt, the end symbol counted. [half of what the model reads at once]"""
+    """Maximum number of tokens after the prompt, including the end symbol. [half of what the model reads at once]"""
     min_length: int = Field(default=0, ge=0, le=MOST_TOKENS)
-    """Minimum number of tokens behind the prompt, excluding the end symbol. [0]"""
+    """Minimum number of tokens after the prompt, excluding the end symbol. [0]"""
     beam: int = Field(default=1, ge=1, le=MOST_BEAM)
-    """Hypotheses of the search for the most probable continuation; 1 is greedy search. [1]"""
+    """Hypotheses per prompt in the search for the most probable continuation; 1 is greedy search. [1]"""
     no_repeat: int = Field(default=0, ge=0, le=MOST_TOKENS)
     """No sequence of this many tokens occurs twice in a continuation; 0 allows all. [0]"""
     sample: bool = False
@@ -58,7 +58,7 @@ class Generation(Settings):
         limit = max(max_tokens // 2, self.min_length + 1) if self.max_length is None else self.max_length
         if limit >= max_tokens:
             raise ConfigurationError(
-                f"this model reads {max_tokens} tokens at once, so at most {max_tokens - 1} can follow a prompt, asked "
-                f"for were {limit}: make max_length and min_length smaller"
+                f"this model reads {max_tokens} tokens at once, so at most {max_tokens - 1} can follow a prompt, but "
+                f"{limit} were requested: make max_length and min_length smaller"
             )
         return Search(beam=self.beam, no_repeat=self.no_repeat, max_length=limit, min_length=self.min_length)

@@ -45,7 +45,7 @@ def parse(values: dict[str, Any]) -> TrainSettings:
     given = {name: value for name, value in values.items() if value is not None}
     asked = given.get("model", "decoder")
     if asked != "decoder":
-        raise ConfigurationError(f"model: this run is of a language model, which is 'decoder', asked for was '{asked}'")
+        raise ConfigurationError(f"model: a language model is 'decoder', got '{asked}'")
     for name in given:
         if name in TrainSettings.model_fields and name not in SUPPORTED:
             raise ConfigurationError(

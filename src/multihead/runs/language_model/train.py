@@ -100,8 +100,8 @@ class NewLanguageModelRun(NewRun[LanguageModelRunConfig, StoredText]):
     def __init__(self, settings: TrainSettings, folder: Path, context: RunContext) -> None:
         self._settings, self._folder, self._context = settings, folder, context
         self._choices = Choices(settings)
-        self._machine = inspect_machine()
-        require_device(settings.device or self._machine.device, settings.precision)
+        self._machine = inspect_machine(settings.device)
+        require_device(self._machine.device, settings.precision)
         if settings.tensorboard:
             require_tensorboard()
         # Deciding for an imagined text finds most faulty settings before the work.

@@ -1,9 +1,8 @@
 """Measure how often a pointer network is right.
 
-Measure how often a pointer network is right, on given examples or on new problems of each length.
-
-For hulls this includes the measures of Vinyals et al. 2015 (section 4.1, table 1): the share of the true hull's area
-that the polygon covers, and how often the answer is not a polygon because it crosses itself or has no area.
+`measure` does so on given examples, `evaluate` on new problems of each length. For hulls this includes the measures of
+Vinyals et al. 2015 (section 4.1, table 1): the share of the true hull's area that the polygon covers, and how often the
+answer is not a polygon because it crosses itself or has no area.
 """
 
 from __future__ import annotations

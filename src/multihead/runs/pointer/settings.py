@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 
 from multihead.configuration import MOST_BATCH, MOST_TOKENS, Settings, build
+from multihead.errors import ConfigurationError
 from multihead.models.pointer.config import PointerConfig
 from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, pick_fields
@@ -48,11 +49,11 @@ class _Task(Settings):
     heading: ClassVar[str] = ""
 
     ascending: bool | None = None
-    """Sort the least number first. [the greatest first]"""
+    """Sort the smallest number first. [the largest first]"""
     smallest: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
-    """The fewest numbers, or points, of an example."""
+    """Minimum count of numbers, or points, in an example."""
     largest: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
-    """The most numbers, or points, of an example."""
+    """Maximum count of numbers, or points, in an example."""
 
 
 class _Model(Settings):
@@ -201,6 +202,11 @@ def decide(problem: ProblemName, settings: PointerSettings, threads: int, versio
         ConfigurationError: a setting is out of range, or two settings exclude each other.
     """
     choices, encoder = Choices(settings), settings.encoder or "recurrent"
+    unused = [name for name in ("heads", "inner") if encoder != "transformer" and choices.requested(name) is not None]
+    if unused:
+        raise ConfigurationError(
+            f"{', '.join(unused)}: for encoder = 'transformer', got '{encoder}'; leave it out, or choose that encoder"
+        )
     smallest, largest = SIZES[problem]
     chosen = {"encoder": encoder, "smallest": smallest, "largest": largest, **_EVERYWHERE, **RECIPES[problem, encoder]}
     reasons = dict.fromkeys(chosen, f"found by trial for '{problem}', encoder '{encoder}'")

@@ -128,7 +128,9 @@ def decide(
     if asked.budget is not None:
         pairs = config.data.pairs
         if pairs < _FEWEST_PAIRS:
-            raise ConfigurationError(f"budget: parts of {pairs} pairs say nothing; expected {_FEWEST_PAIRS} or more")
+            raise ConfigurationError(
+                f"budget: {pairs} pairs are too few to train parts of them; expected {_FEWEST_PAIRS} or more"
+            )
         sizes = [_pairs_of(config, share) for share in (*SHARES, 1.0)]
         if len({0, *sizes}) <= len(sizes):
             raise ConfigurationError(

@@ -131,7 +131,7 @@ def _runs(run: Path) -> tuple[Path, Path]:
     """
     if not (run / work_folder.RUN).is_file():
         raise ConfigurationError(
-            f"{run}: is no run: there is no {work_folder.RUN} in it; give a folder of `multihead train`"
+            f"{run}: is not a run: there is no {work_folder.RUN} in it; give a folder of `multihead train`"
         )
     if work_folder.kind_of(run) == "best":
         first, student = run / FORWARD.format(1), run / STUDENT

@@ -80,13 +80,13 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
     def __init__(self, settings: TrainSettings, folder: Path, context: RunContext) -> None:
         self._settings, self._folder, self._context = settings, folder, context
         self._choices = Choices(settings)
-        self._machine = _joint_machine(context.processes)
+        self._machine = _joint_machine(context.processes, settings.device)
         for build_library in (
             load_kernels,
             load_search_library,
         ):  # compile now, where needed, and not while updates are timed
             build_library(context.say)
-        self.device = device = settings.device or self._machine.device
+        self.device = device = self._machine.device
         require_device(device, settings.precision, compiled=settings.compile)
         context.processes.require_devices(device)
         if settings.tensorboard:
@@ -256,9 +256,9 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         log_quick_check(self._settings, config, data, self._folder, log.say)
 
 
-def _joint_machine(processes: Processes) -> Machine:
-    """The machine that all processes share."""
-    own = inspect_machine()
+def _joint_machine(processes: Processes, device: str | None) -> Machine:
+    """The machine that all processes share, with the device that was requested, if any."""
+    own = inspect_machine(device)
     if processes.size == 1:
         return own
     name = f"{processes.size} processes with {own.name} each"
