@@ -1,4 +1,4 @@
-"""What is captured is what the model computes, and what is replaced is what it goes on with."""
+"""Captured values are those that the model computes, and it continues with replaced values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def no_gradients() -> Iterator[None]:
 
 
 class Case:
-    """A model, a call of it, and its output projections by the names of its attentions."""
+    """A model, a call of it, and its output projections by the names of its attention modules."""
 
     def __init__(self, model: nn.Module, run: Callable[[nn.Module, int], Tensor], projection: str) -> None:
         self.model = model.eval()
@@ -254,7 +254,7 @@ def recurrent(name: str) -> tuple[RecurrentTranslator, tuple[Tensor, Tensor, Ten
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_steps_of_a_recurrent_translator(name: str) -> None:
-    """They are recorded and change nothing; together they are the weights of the whole target."""
+    """Recording changes nothing; the rows of all steps together are the weights of the whole target."""
     model, given = recurrent(name)
     before, wanted = model(*given).logits, model(*given, need_weights=True).weights
     with capture(model) as seen:
@@ -275,7 +275,7 @@ def test_the_steps_of_a_recurrent_translator(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_alignment_of_a_recurrent_translator_is_replaced(name: str) -> None:
-    """Its own recording changes nothing; with the first position alone, every context is its state."""
+    """Recorded weights change nothing; with all weight on the first position, every context is its state."""
     model, given = recurrent(name)
     before = model(*given).logits
     with capture(model) as clean:

@@ -100,6 +100,14 @@ def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> Non
     assert content["shapes"]["table"] in "".join(read.texts["pre"])
 
 
+def test_without_scripts_every_cell_of_the_map_has_its_weight_as_its_name(content: dict[str, Any]) -> None:
+    shares = [html_percent(weight).replace("&lt;", "<") for row in content["word_attention"] for weight in row]
+    attributes = Read(explanation_page(content)).attributes
+    assert [value for name, value in attributes if name == "title"] == shares
+    labels = [value for name, value in attributes if name == "aria-label"]
+    assert [value for value in labels if value and value.endswith("%")] == shares
+
+
 def test_what_is_missing_is_said(content: dict[str, Any]) -> None:
     none = {**content, "word_attention": None, "links": [], "attention": dict.fromkeys(content["attention"])}
     assert "This model has no attention to the source" in explanation_page(none)
@@ -204,14 +212,14 @@ return labels.filter((one) => !ends.includes(one.parentElement)).map((one) => {
   return [Math.ceil(left), Math.ceil(top), Math.floor(right), Math.floor(bottom)];
 });
 """
-"""Points at a word, shows or hides the links, and returns the places of all labels and words that they do not join."""
+"""Points at a word, shows or hides the links, and returns the places of all labels and words that are not linked."""
 
 
 @pytest.mark.parametrize("repeated", [1, 6])
 def test_links_cross_neither_labels_nor_words(
     browser: Chrome, content: dict[str, Any], repeated: int, tmp_path: Path
 ) -> None:
-    """In sentences of one line and of several: no pixel of them changes if links are drawn."""
+    """In sentences of one line and of several: no pixel of the words and labels changes when links are drawn."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     sides = {"source_words": content["source_words"] * repeated, "words": content["words"] * repeated}
     count = len(content["source_words"])

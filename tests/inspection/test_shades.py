@@ -1,4 +1,4 @@
-"""Shades follow the weights; no text controls terminal or browser."""
+"""Shades follow the weights; no text can control the terminal or the browser."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def test_a_page_has_the_words_and_their_shares() -> None:
     paragraphs = [attributes for tag, attributes in read(DEEP).tags if tag == "p"]
     assert [attributes["title"] for attributes in paragraphs] == ["1.1: 3.0%", "1.2: 27.0%", "2.1: 7.0%", "2.2: 63.0%"]
     assert [attributes.get("class") for attributes in paragraphs] == ["first", None, "first", None]
+    assert {attributes["dir"] for attributes in paragraphs} == {"auto"}  # Arabic begins at the right
     assert read(FLAT).text.count("A fine day") == 1
 
 
@@ -133,7 +134,9 @@ def test_nothing_in_a_document_is_obeyed(text: str) -> None:
     nasty = ShadedDocument(text, WeightedText(1.0, parts=(sentence(1.0, (text, 0.5), (f" {text}", 0.5)),)))
     found = read(nasty, title=text)
     assert {tag for tag, _ in found.tags} == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
-    assert all(name in ("charset", "name", "content", "class", "style", "title") for _, a in found.tags for name in a)
+    assert all(
+        name in ("charset", "name", "content", "class", "dir", "style", "title") for _, a in found.tags for name in a
+    )
     plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", shaded_text(nasty, color=True))
     assert all(character.isprintable() or character == "\n" for character in plain)
     if text.isprintable():

@@ -215,13 +215,13 @@ def client(serving: Serving) -> Client:
 
 @pytest.fixture(scope="session")
 def endless(translator: Translator) -> Callable[[], Translator]:
-    """A model whose translations take thousands of steps, so that they are still running when a test looks."""
+    """A model whose translations take thousands of steps, so that they are still running when a test checks."""
     return lambda: translator.searching(min_length=16_000)
 
 
 @pytest.fixture(scope="session")
 def damaged(translator: Translator) -> Translator:
-    """Random weights, and one source word with such a large embedding that its sentences become NaN."""
+    """A model with random weights, and a source word whose large embedding makes its sentences NaN."""
     bundle = translator.bundle
     size = len(bundle.source_tokenizer)
     torch.manual_seed(3)

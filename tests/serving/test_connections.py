@@ -1,4 +1,4 @@
-"""Budgets of connections: those that do their part are kept, of the others the one that has waited longest goes."""
+"""Budgets of connections: active ones are kept; of the others, the one that has been idle longest is closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_one_that_waits_longest_goes_first_ones_before_kept_ones() -> None:
         lines(connections, None)
         assert [line.reason for line in order[: place + 1]] == ["too_many"] * (place + 1)
         assert len(connections) == 6
-    assert not connections.add(Line())  # every other one is being worked for
+    assert not connections.add(Line())  # the server is working for all the others
     assert not kept[2].reason
 
 

@@ -1,4 +1,4 @@
-"""Every response is as /openapi.json describes it: each status is provoked, and bodies are checked by their schemas."""
+"""Every response is as /openapi.json describes it: each status is provoked, and bodies are checked against schemas."""
 
 from __future__ import annotations
 
@@ -258,3 +258,16 @@ def test_the_page_has_every_address_word_and_figure(client: Client) -> None:
         re.findall(r"^# HELP (multihead_\w+?)(?:_created)? ", client.get("/metrics").body.decode(), re.MULTILINE)
     )
     assert [name for name in figures if name not in page] == []
+
+
+def test_the_example_messages_are_those_of_the_server(servers: Servers, translator: Translator) -> None:
+    client = servers.start(lambda: translator).client
+    requests: dict[str, dict[str, Any]] = {
+        "invalid_request": {"text": "a", "baem": 5},
+        "text_too_long": {"text": "a" * 9_000},
+        "too_many_texts": {"text": ["a"] * 200},
+        "too_many_sentences": {"text": ["a\n" * 9] * 100},
+        "beam_too_wide": {"text": "a", "beam": 40},
+    }
+    for word, fields in requests.items():
+        assert client.post(**fields).json == {"error": word, "message": ERROR_EXAMPLES[422][word]}

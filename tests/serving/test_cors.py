@@ -1,4 +1,4 @@
-"""CORS: off by default; pages of the origins that are named may use the server, without cookies."""
+"""CORS: off by default; pages of the configured origins may use the server, without cookies."""
 
 from __future__ import annotations
 

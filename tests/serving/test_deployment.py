@@ -1,4 +1,4 @@
-"""What surrounds a server in production: the proxy's configuration of the documentation, and the container's recipe."""
+"""The environment of a production server: the proxy configuration in the documentation, and the Containerfile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_recipe_runs_our_server_as_a_user_without_rights() -> None:
 
 
 def test_every_line_of_the_recipe_is_an_instruction() -> None:
-    """An argument is declared before it is used, and after FROM, which forgets those before it."""
+    """An argument is declared before it is used, and after FROM, which discards earlier ones."""
     lines = [line for line in RECIPE.splitlines() if line and not line.startswith("#")]
     known = r"(ARG|CMD|COPY|ENTRYPOINT|ENV|EXPOSE|FROM|HEALTHCHECK|RUN|STOPSIGNAL|USER|VOLUME|WORKDIR) "
     assert [line for line in lines if not re.match(known, line)] == []
@@ -93,15 +93,16 @@ def test_the_recipe_refuses_a_pytorch_of_the_other_device(
 
 
 def test_the_health_check_of_the_recipe_tells_health(translator: Translator, servers: Servers) -> None:
-    """It is run as it stands, with another port."""
+    """The line is run unchanged; the port is that of the server, which a user can set."""
     (check,) = commands("HEALTHCHECK")
     python, flag, code = json.loads(check.partition("CMD ")[2])
     port = servers.start(lambda: translator).client.port
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         for where, status in ((port, 0), (unused.getsockname()[1], 1)):
-            words = [python, flag, code.replace("8000", str(where))]
-            assert subprocess.run(words, stderr=subprocess.DEVNULL, timeout=60).returncode == status
+            environment = {**os.environ, f"{VARIABLES}_PORT": str(where)}
+            ended = subprocess.run([python, flag, code], env=environment, stderr=subprocess.DEVNULL, timeout=60)
+            assert ended.returncode == status
 
 
 def free_port() -> int:

@@ -1,12 +1,17 @@
-"""Events of a file that is translated: real progress, turns with other clients, an end with the client."""
+"""Events of a file translation: real progress, fairness to other clients, and an end when the client disconnects."""
 
 from __future__ import annotations
 
 import http.client
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from multihead import Translator
+from multihead.serving.error_responses import ApiError, retry_later
+from multihead.serving.scheduler import Scheduler
 from multihead.serving.served_model import ModelSource, Pair
 
 Client = Any
@@ -75,3 +80,23 @@ def test_a_file_waits_for_its_turn_and_ends_with_its_client(
     client.until("multihead_requests_in_hand", 1)
     connection.close()
     client.until("multihead_requests_in_hand", 0)
+
+
+def test_a_waiting_file_ends_at_once_with_the_server(
+    servers: Servers, endless: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+
+    def queue_full(_: Scheduler) -> ApiError:
+        full.set()
+        return retry_later("queue_full", "ask again in an hour", 3_600, 429)
+
+    monkeypatch.setattr(Scheduler, "_queue_full", queue_full)
+    serving = servers.start(lambda: None, sources=[ModelSource(endless, Pair("de", "en"))], queue=1)
+    with ThreadPoolExecutor(1) as pool, serving.client.in_flight(text="eins"):
+        serving.client.until("multihead_requests_in_hand", 1)
+        waiting = pool.submit(upload, serving.client, "a.txt", b"eins\n")
+        assert full.wait(30)
+        serving.loop.call_soon_threadsafe(serving.scheduler.drain)
+        ((name, data),) = waiting.result(20).events
+        assert (name, data["error"]) == ("error", "draining")

@@ -1,4 +1,4 @@
-"""Files: what is not text stays byte by byte, and each passage is translated once."""
+"""Files: everything except text stays byte for byte, and each passage is translated once."""
 
 from __future__ import annotations
 
@@ -47,8 +47,15 @@ schnell</i>.\r
 def test_subtitles_keep_numbers_times_and_lines() -> None:
     document = read_document("a.SRT", SUBTITLES.encode())
     assert texts_of(document) == ["Der Hund läuft schnell."]
-    assert made(document).replace("\r\n", "\n") == SUBTITLES.replace("\r\n", "\n")
-    assert "DER HUND <i>LÄUFT\nSCHNELL</i>." in made(document, upper=True)
+    assert made(document) == SUBTITLES
+    assert "DER HUND <i>LÄUFT\r\nSCHNELL</i>." in made(document, upper=True)
+
+
+def test_subtitles_without_empty_lines_between_them() -> None:
+    text = "1\n00:00:01,000 --> 00:00:02,000\neins\n2\n00:00:03,000 --> 00:00:04,000\nzwei\ndrei\n"
+    document = read_document("a.srt", text.encode())
+    assert texts_of(document) == ["eins", "zwei drei"]
+    assert made(document) == text
 
 
 def test_webvtt_keeps_notes_styles_and_settings() -> None:
@@ -58,6 +65,13 @@ def test_webvtt_keeps_notes_styles_and_settings() -> None:
     )
     document = read_document("a.vtt", text.encode())
     assert texts_of(document) == ["Hallo & Welt", "eins zwei drei vier"]
+    assert made(document) == text
+
+
+def test_the_times_of_words_in_webvtt_are_no_text() -> None:
+    text = "WEBVTT\n\n00:01.000 --> 00:02.000\nein<00:01.500><c> Hund</c><00:00:01.900> &lt;3 rennt\n"
+    document = read_document("a.vtt", text.encode())
+    assert texts_of(document) == ["ein", "Hund", "<3 rennt"]
     assert made(document) == text
 
 

@@ -31,6 +31,9 @@ Client = Any
         ("C++", "in C++ and C", True),
         ("x", "", False),
         ("i", "İ i", True),
+        ("घर", "मेरा घर है", True),
+        ("घर", "घरों में", False),
+        ("cafe", "cafe\u0301", False),
     ],
 )
 def test_where_a_term_is_found(term: str, sentence: str, found: bool) -> None:

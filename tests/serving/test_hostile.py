@@ -1,4 +1,4 @@
-"""Well-behaved clients beside hostile ones: each gets its own right answer, and the server keeps its budgets.
+"""Well-behaved clients beside hostile ones: each gets its own correct response, and the server keeps its budgets.
 
 `hostile.py` attacks a real server process that may open few files. The short form takes seconds; `make test-hostile`
 (`MULTIHEAD_HOSTILE_SECONDS`, 600 by default, with 2,000 hostile connections) also holds times, memory and log to their
@@ -76,15 +76,15 @@ class LateError(Exception):
 
 def ask(port: int, method: str, path: str, content: object = None) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    body = None if content is None else json.dumps(content)
-    began, took = time.perf_counter(), float("inf")
+    body = None if content is None else json.dumps(content).encode()  # sent at once with the head
+    began, sent = time.perf_counter(), None
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
-        took = time.perf_counter() - began
+        sent = time.perf_counter()
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
     except ConnectionError as error:
-        if took < FRESH_TIME:
+        if (sent or time.perf_counter()) - began < FRESH_TIME:
             raise
         raise LateError from error
     finally:
@@ -93,10 +93,11 @@ def ask(port: int, method: str, path: str, content: object = None) -> tuple[int,
 
 @dataclass
 class Seen:
-    """What the well-behaved clients saw."""
+    """The measurements of the well-behaved clients."""
 
     done: Counter[str] = field(default_factory=Counter)
-    """Requests answered rightly, times that a client was asked to come again, and that it did not send in time."""
+    """Numbers of correct responses, of requests to retry, of timeouts of the client, and of streams that were cut off
+    after their time (which also count as correct responses)."""
     wrong: list[str] = field(default_factory=list)
     health: list[float] = field(default_factory=list)
     """Seconds that each answer of ``/health`` took, on a connection of its own."""
@@ -130,12 +131,12 @@ class Clients:
                 client(draw)
             except LateError:
                 self.seen.done["too late"] += 1
-            except Exception as error:  # whatever it is, the client lost an answer
+            except Exception as error:  # any error means a lost response
                 self.seen.wrong.append(f"{client.__name__}: {error!r}")
             self._over.wait(0.05)
 
     def _ask(self, path: str, content: dict[str, Any]) -> bytes:
-        """Ask until the server takes the request: 429 and 503 say when to come again."""
+        """Send a request until the server accepts it: 429 and 503 say when to retry."""
         for _ in range(int(PATIENCE)):
             status, headers, body = ask(self._port, "POST", path, content)
             if status == 200:
@@ -200,11 +201,11 @@ def attack(server: Server, seconds: float, connections: int) -> subprocess.Popen
 
 
 def settle(server: Server) -> dict[str, float]:
-    """The metrics once nothing is left of the attack."""
+    """The metrics once the attack is over."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         metrics = server.metrics()
-        # The connection of this request is one, and holds its head.
+        # The connection of this request counts, and holds its head.
         if metrics["multihead_requests_in_hand"] == 0 and metrics["multihead_connections"] <= 1:
             break
         time.sleep(0.2)
@@ -214,22 +215,34 @@ def settle(server: Server) -> dict[str, float]:
     return metrics
 
 
+def assert_all_were_served(seen: Seen) -> None:
+    """Each kind of client gets correct responses, and no wrong one."""
+    assert seen.wrong == []
+    assert min(seen.done["/translate"], len(seen.health)) > 0
+    assert seen.done["/translate/stream"] > seen.done["/translate/stream late"]
+
+
+def assert_no_fault(server: Server, metrics: dict[str, float]) -> None:
+    """The log reports no fault of the server (one line each, see `log_libraries`), and no request met one."""
+    assert [words for words in ("internal error", "a translation failed", "Traceback") if words in server.log] == []
+    assert [name for name in metrics if 'status="500"' in name] == []
+
+
 def test_hostile_clients_take_nothing_from_others(start: Callable[..., Server], wanted: dict[str, str]) -> None:
     server = start(300, "--send-time", "1", "--take-time", "1", "--max-answer", "2000000", "--drain", "5")
     clients = Clients(server.port, wanted)
     attackers = attack(server, 2, 300)
-    attacks = json.loads(attackers.communicate(timeout=PATIENCE)[0])
+    attackers.communicate(timeout=PATIENCE)
     seen = clients.end()
-    assert seen.wrong == []
-    assert min(seen.done["/translate"], seen.done["/translate/stream"], len(seen.health)) > 0
-    assert [name for name in attacks if "Assertion" in name] == []
+    assert attackers.returncode == 0  # a hostile client that gets what it must not get ends with an error
+    assert_all_were_served(seen)
     metrics = settle(server)
-    assert all(
-        metrics[f'multihead_connections_closed_total{{reason="{one}"}}'] for one in ("head_too_slow", "too_many")
-    )
+    reasons = ("head_too_slow", "too_many")  # on a busy machine, attackers connect too slowly to exceed the budgets
+    assert sum(metrics[f'multihead_connections_closed_total{{reason="{reason}"}}'] for reason in reasons) > 0
+    assert metrics['multihead_refused_total{error="body_too_slow"}'] > 0
     assert server.end() == 0
     assert len(server.log) < 20_000
-    assert "Traceback" not in server.log
+    assert_no_fault(server, metrics)
     assert "connections, not 1000: this process may open 300 files" in server.log
 
 
@@ -245,8 +258,9 @@ def test_ten_minutes_of_hostile_clients(start: Callable[..., Server], wanted: di
         levels.append((time.monotonic() - began, server.metrics()["process_resident_memory_bytes"] / 2**20))
         time.sleep(2)
     assert attackers.stdout is not None
-    attacks = json.loads(attackers.stdout.read())
+    attacks = attackers.stdout.read()
     attackers.stdout.close()
+    assert attackers.returncode == 0
     seen, metrics = clients.end(), settle(server)
     assert server.end() == 0
     times = sorted(seen.health)
@@ -259,8 +273,8 @@ def test_ten_minutes_of_hostile_clients(start: Callable[..., Server], wanted: di
     print(f"health: {len(times)} answers, p50 {times[len(times) // 2]:.3f}, p99 {p99:.3f}, longest {times[-1]:.3f} s")
     print(f"memory: {level:.0f} MiB in the first quarter, {highest:.0f} at most, {levels[-1][1]:.0f} at the end")
     print(f"log: {len(server.log) / minutes:.0f} bytes a minute")
-    assert seen.wrong == []
+    assert_all_were_served(seen)
     assert p99 <= 0.25
     assert highest <= 1.2 * level
     assert len(server.log) / minutes < 1_000_000
-    assert "Traceback" not in server.log
+    assert_no_fault(server, metrics)

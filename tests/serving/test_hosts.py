@@ -1,4 +1,4 @@
-"""Names in the header Host: addresses and the server's own names are taken, others are not (DNS rebinding)."""
+"""Names in the header Host: addresses and the server's own names are accepted, others are not (DNS rebinding)."""
 
 from __future__ import annotations
 

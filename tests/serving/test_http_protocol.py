@@ -1,4 +1,4 @@
-"""Connections: exact limits of heads, requests sent ahead, upgrades, and answers that nobody takes."""
+"""Connections: exact limits of heads, pipelined requests, upgrades, and responses that nobody reads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ Client = Any
 Servers = Any
 
 UPGRADE = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+PLAIN = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 MATRIX = {"text": "\n".join(["eins zwei drei vier fünf sechs sieben acht neun zehn " * 2] * 6), "alignment": True}
 
 
 def head(size: int) -> bytes:
-    """A head of so many bytes, as the parser counts them."""
+    """A head of this many bytes, as the parser counts them."""
     begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
     counted = len(begun) - len(b"GET  HTTP/1.1\r\n") + len(b"\r\n")
     return begun + b"a" * (size - counted) + b"\r\n\r\n"
@@ -52,37 +54,49 @@ def everything(port: int, sent: bytes) -> bytes:
         return b"".join(iter(lambda: line.recv(65_536), b""))
 
 
-def test_as_many_upgrades_as_requests_ahead_are_answered(client: Client) -> None:
-    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    assert everything(client.port, UPGRADE * MAX_AHEAD + last).count(b"HTTP/1.1 200 OK") == MAX_AHEAD + 1
+@pytest.mark.parametrize("request_", [UPGRADE, PLAIN])
+def test_as_many_requests_ahead_as_the_limit_are_answered(request_: bytes, client: Client) -> None:
+    assert everything(client.port, request_ * MAX_AHEAD + LAST).count(b"HTTP/1.1 200 OK") == MAX_AHEAD + 1
 
 
-@pytest.mark.parametrize("request_", [UPGRADE, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_more_requests_ahead_close_the_connection(request_: bytes, servers: Servers, translator: Translator) -> None:
+@pytest.mark.parametrize("request_", [UPGRADE, PLAIN])
+def test_one_more_request_ahead_closes_the_connection(
+    request_: bytes, servers: Servers, translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a response: an error would be taken for the response to the first request."""
     serving = servers.start(lambda: translator)
     before = len(serving.log)
-    assert everything(serving.client.port, request_ * 600).count(b"HTTP/1.1 200 OK") <= MAX_AHEAD + 1
-    assert serving.log[before:] == []
+    for sent in (request_ * (MAX_AHEAD + 1) + LAST, request_ * 600):
+        assert everything(serving.client.port, sent) == b""
     assert serving.client.get("/health").status == 200
+    assert serving.log[before:] == caplog.messages == []
 
 
-def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client) -> None:
-    """What cannot be parsed comes before the answer; it must not be taken for it."""
-    body = json.dumps({"text": "eins zwei"}).encode()
-    sent = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    sent += b"Content-Length: %d\r\n\r\n" % len(body) + body + b"\0\xff\r\n\r\n"
-    assert b"malformed_http" not in everything(client.port, sent)
+def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """The error for an unparsable request is sent after the response, or not at all."""
+    body, garbage = json.dumps({"text": "eins zwei"}).encode(), b"\0\xff\r\n\r\n"
+    request = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    assert everything(client.port, request + garbage) == b""
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as line:
+        line.sendall(request)
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        assert json.loads(answer.read())["translations"][0]["source"] == "eins zwei"
+        line.sendall(garbage)
+        assert b'"malformed_http"' in b"".join(iter(lambda: line.recv(65_536), b""))
+    assert caplog.messages == []
 
 
 @pytest.fixture
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel holds little of an answer."""
+    """The kernel buffers only a small part of a response."""
     monkeypatch.setattr(server, "_SEND_BUFFER", 4096)
 
 
 @contextlib.contextmanager
 def unread(port: int, path: str) -> Iterator[socket.socket]:
-    """A client that asks and does not read."""
+    """A client that sends requests and does not read."""
     body = json.dumps(MATRIX).encode()
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -122,7 +136,7 @@ def test_a_slow_client_that_takes_its_answer_gets_all_of_it(
 def test_unread_answers_of_all_clients_are_limited(
     translator: Translator, servers: Servers, small_buffers: None
 ) -> None:
-    """The one that has waited longest is given up; a client that reads gets its answer."""
+    """The one that has waited longest is closed; a client that reads gets its response."""
     serving = servers.start(lambda: translator, take_time=60)
     client, whole = serving.client, serving.client.post(**MATRIX).json["translations"]
     size = serving.connections.most_bytes = 3 * len(json.dumps(whole))
@@ -136,7 +150,7 @@ def test_unread_answers_of_all_clients_are_limited(
 
 
 def test_a_connection_that_sends_without_end_is_closed(translator: Translator, servers: Servers) -> None:
-    """A body that no endpoint reads: it keeps the connection open no longer than a head may take."""
+    """A body that no endpoint reads keeps the connection open no longer than the time limit of a head."""
     client = servers.start(lambda: translator, send_time=0.3).client
     with socket.create_connection(("127.0.0.1", client.port), timeout=30) as line:
         line.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")

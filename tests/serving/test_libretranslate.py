@@ -1,4 +1,4 @@
-"""LibreTranslate's API: its own client and its forms of a request get the translations of our API."""
+"""LibreTranslate's API: its own client and all its request formats get the translations of our API."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_lines_of_a_form_end_as_in_json(client: Client) -> None:
 
 
 def test_alternatives_are_the_n_best(client: Client, translator: Translator) -> None:
-    """More than the model's own beam has, without repetitions and the translation itself."""
+    """More than the model's own beam contains, without repetitions and the translation itself."""
     for count in (1, 7):
         beam = max(count + 1, translator.search_settings().beam)
         (best,) = translator.n_best(["eins zwei"], count + 1, beam=beam)
@@ -86,7 +86,7 @@ def test_alternatives_are_the_n_best(client: Client, translator: Translator) -> 
     [
         ({"q": "eins", "source": "de"}, "target"),
         ({"q": "eins", "target": "en"}, "source"),
-        ({"q": "", **BETWEEN}, "q: expected, and missing or empty"),
+        ({"q": "", **BETWEEN}, "q: required, but missing or empty"),
         ({"q": "eins", "source": "de", "target": "zz"}, "'zz' is not supported"),
         ({"q": "eins", "source": "zz", "target": "en"}, "'zz' is not supported"),
         ({"q": "eins", "source": "en", "target": "de"}, "not supported"),

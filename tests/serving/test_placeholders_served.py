@@ -1,4 +1,4 @@
-"""A server copies placeholders as `Translator.translate` does, and answers others meanwhile."""
+"""A server copies placeholders as `Translator.translate` does, while it serves other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reloading: nothing of an old model stays, neither memory nor threads."""
+"""Reloading: an old model leaves neither memory nor threads behind."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_it_reloads_while_serving_and_drains(
     held = here.begin(text=long, beam=16)
     here.until("multihead_requests_in_hand", 1)
     serving.process.send_signal(signal.SIGTERM)
-    serving.until("stopping: 1 in hand")
+    serving.until("stopping; requests in progress: 1")
     answer = held.getresponse()
     assert answer.status == 200
     assert len(json.loads(answer.read())["translations"]) == 100
@@ -194,6 +194,17 @@ def test_a_taken_address_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SurroundingsError, match=rf"127\.0\.0\.1:{port}: cannot listen there: .*try --port"):
             bind("127.0.0.1", port)
+
+
+def test_a_system_without_ipv6_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(97, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(
+        SurroundingsError, match=r"^::1: cannot listen there: Address family .*; try --host 127\.0\.0\.1$"
+    ):
+        bind("::1", 0)
 
 
 @pytest.mark.parametrize("host", ["ä" * 70, "a" * 70, ".."])

@@ -270,7 +270,7 @@ def test_an_alignment_of_too_much_is_refused(client: Client, monkeypatch: pytest
     text = "eins zwei drei vier fünf sechs sieben acht"
     reply = client.post(text=f"{text}\n{text}", alignment=True)
     assert (reply.status, reply.json["error"]) == (422, "invalid_request")
-    assert "at most 200 are taken" in reply.json["message"]
+    assert "at most 200 are allowed" in reply.json["message"]
     assert client.post(text=f"{text}\n{text}").status == 200
     assert client.post(text=["eins", "zwei"], alignment=True).status == 200
 
@@ -286,7 +286,7 @@ def test_a_request_above_the_time_limit_gets_503(endless: Callable[[], Translato
 
 
 def test_a_slow_request_is_closed(translator: Translator, servers: Servers) -> None:
-    """Neither for the head of a request nor for its body; a connection used before may idle longer."""
+    """The server waits neither for heads nor for bodies; a connection that was used before may stay idle longer."""
     client = servers.start(lambda: translator, send_time=0.2).client
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as silent:
         silent.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost")

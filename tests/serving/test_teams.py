@@ -1,4 +1,4 @@
-"""Models that translate together on the server: ensembles, choosing, the uses of a run in stages, names."""
+"""Several models together on the server: ensembles, choosing, the uses of a run in stages, names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEIGHTS = Weights(forward=0.4, reverse=0.5, agreement=0.2, length=-0.1)
 
 @pytest.fixture(scope="module")
 def run(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in stages as far as a server reads it: its models, and how they are used."""
+    """The parts of a run in stages that a server reads: its models, and their uses."""
     folder, bundle = tmp_path_factory.mktemp("stages") / "run", translator.bundle
 
     def write(name: str, seed: int, **changes: Any) -> Path:
@@ -141,7 +141,7 @@ def test_uses_share_the_networks_in_memory(run: Path) -> None:
     loaded = opened.load(run, pair, "cpu", shared=True).ensemble([opened.load(run / "forward-1", pair, "cpu", True)])
     assert len(opened._models) == 2
     del loaded
-    assert len(opened._models) == 0  # what nobody uses is not kept
+    assert len(opened._models) == 0  # unused models are not kept
 
 
 def test_a_use_computes_in_its_precision_unless_the_server_has_one(run: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The thread for parts of large requests: the one with the least left first, and nothing is waited for at the end."""
+"""The thread for parts of large requests: the request with the least left goes first, and shutdown does not wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multihead.serving.work_thread import WorkThread, call_in_daemon, finish_all
 
 
 def test_of_equal_requests_the_first_is_done_first() -> None:
-    """With turns, all of them would be done at the end."""
+    """If they took turns, all would finish at the end."""
     order: list[str] = []
 
     def request(thread: WorkThread, name: str, parts: int) -> asyncio.Task[None]:

@@ -43,11 +43,11 @@ def describe_module(module: nn.Module) -> str:
         case nn.Embedding():
             return f"{name}: look up {module.num_embeddings:,} vectors, {module.embedding_dim} wide"
         case nn.LayerNorm():
-            return f"{name}: normalise over the last {' x '.join(map(str, module.normalized_shape))}"
+            return f"{name}: normalize over the last {' x '.join(map(str, module.normalized_shape))}"
         case nn.Dropout() | Dropout():
-            return f"{name}: drops {module.p:g} in training, nothing now"
+            return f"{name}: drops {module.p:g} in training, nothing here"
         case nn.Identity():
-            return f"{name}: as it is"
+            return f"{name}: returns its input"
         case MultiHeadAttention():
             key, value = module.key_width // module.heads, module.value_width // module.heads
             return f"{name}: {_heads(module.heads, module.kv_heads)}, width {module.width}, d_k {key}, d_v {value}"

@@ -112,9 +112,9 @@ def _sentences(content: dict[str, Any]) -> str:
 <div class="sentence target" dir="auto" role="group" aria-labelledby="target-name">{written}</div>
 </section>
 {"".join(warnings)}
-<p class="note">Below each word stands how probable the model found it; the less sure it was, the warmer the line.
-<span class="scripted">Point at a word, or go from word to word with the arrow keys, to see where it looked; choose one
-for what could have stood in its place.</span></p>"""
+<p class="note">Below each word is its probability; the less sure the model was, the warmer the line.
+<span class="scripted">Point at a word, or move between words with the arrow keys, to see what it attends to; choose one
+to see its alternatives.</span></p>"""
 
 
 def _button(text: str, below: str, style: str = "") -> str:
@@ -129,11 +129,11 @@ def _warnings(content: dict[str, Any]) -> list[str]:
     found = content["found"][0]
     warnings = [*_about_heads(content), *([found["warning"]] if found["warning"] else [])]
     if not content["given"] and not found["finished"]:
-        warnings.append("The length limit cut this translation: it is not whole.")
+        warnings.append("The length limit cut this translation: it is incomplete.")
     if content["given"]:
         warnings.append(f"The model's own translation: {found['text']}")
     if content["word_attention"] is None:
-        warnings.append("This model has no attention to the source: there is nothing to link words by.")
+        warnings.append("This model has no attention to the source, so words are not linked.")
     return warnings
 
 
@@ -155,8 +155,9 @@ def _attention_section(content: dict[str, Any]) -> str:
     note = f"This model has no attention within {' or '.join(missing)}." if missing else ""
     return f"""<section id="attention">
 <h2>Attention</h2>
-<p class="note">A row is what is being written or read, a column what it looks at; percentages in the cells from 10 on.
-<span class="scripted">Every layer and head is a small picture: choose one to see it whole.</span> {note}</p>
+<p class="note">Each row is a word or token that is written or read, each column what it attends to. Cells show
+percentages of 10 and more; point at a cell for a smaller one.
+<span class="scripted">Every layer and head is a small picture: choose one to enlarge it.</span> {note}</p>
 {scripted}
 <div class="plain">{_word_attention_table(content)}</div>
 </section>"""
@@ -177,8 +178,9 @@ def _word_attention_table(content: dict[str, Any]) -> str:
 
 
 def _weight_cell(weight: float) -> str:
-    strong = ' class="strong"' if weight > 0.6 else ""
-    return f'<td{strong} style="--weight: {weight:.3f}">{f"{100 * weight:.0f}" if weight >= 0.095 else ""}</td>'
+    strong, share = ' class="strong"' if weight > 0.6 else "", html_percent(weight)
+    shown = f"{100 * weight:.0f}" if weight >= 0.095 else ""
+    return f'<td{strong} style="--weight: {weight:.3f}" title="{share}" aria-label="{share}">{shown}</td>'
 
 
 def _search_section(content: dict[str, Any]) -> str:
@@ -199,17 +201,18 @@ def _search_section(content: dict[str, Any]) -> str:
     )
     return f"""<section id="search">
 <h2>The search</h2>
-<p class="note">A beam of {settings["beam"]}{groups}: after each token so many hypotheses go on, the most probable
-ones, and the others are pruned. Those that ended are ranked by score: log-probability divided by what their length is
-worth.</p>
+<p class="note">A beam of {settings["beam"]}{groups}: after each token, as many hypotheses are kept, the most probable
+ones, and the others are pruned. Finished hypotheses are ranked by score: log-probability divided by a length
+penalty.</p>
 <div class="scripted">
 <div class="controls"><label>Up to step <input type="range" id="until" min="1" step="1"></label> <span id="step"></span>
-<label><input type="checkbox" id="all"> also what was never in the beam</label></div>
+<label><input type="checkbox" id="all"> also candidates that never entered the beam</label></div>
 <div class="tree" id="tree" tabindex="0" role="tree" aria-label="Hypotheses of the search"></div>
 <output id="fate"></output>
-<p class="note legend"><b>Found</b> at the top; <i>×</i> marks what was pruned. Arrow keys go from token to token.</p>
+<p class="note legend"><b>Results</b> are at the top; <i>×</i> marks pruned hypotheses. Arrow keys move between
+tokens.</p>
 </div>
-{_table(["", "Hypotheses that ended", "score", "log&nbsp;p"], rows)}
+{_table(["", "Finished hypotheses", "score", "log&nbsp;p"], rows)}
 </section>"""
 
 
@@ -230,9 +233,9 @@ def _words_section(content: dict[str, Any]) -> str:
         for place, word in enumerate(content["words"])
     )
     return f"""<section id="words"><h2>Word by word</h2>
-<p class="note">The probability of a word is that of its tokens, and that the word ends there; an alternative is one
-other token and what then follows most probably.</p>
-{_table(["Word", "Probability", "Looked at", "Could have been"], rows)}
+<p class="note">The probability of a word includes that it ends there; an alternative is another token, completed by
+its most probable continuation.</p>
+{_table(["Word", "Probability", "Attends to", "Alternatives"], rows)}
 </section>"""
 
 
@@ -252,7 +255,7 @@ def _tokens_section(content: dict[str, Any]) -> str:
 
 
 def _shapes_section(content: dict[str, Any]) -> str:
-    return f"""<section id="shapes"><details><summary>The way of the tensors</summary>
+    return f"""<section id="shapes"><details><summary>Tensor shapes</summary>
 <pre>{html.escape(content["shapes"]["table"])}</pre>
 </details></section>"""
 

@@ -211,7 +211,7 @@ class _Grid:
 
 
 def _draw_heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
-    values = matrix.to("cpu", torch.float64).numpy()
+    values = matrix.cpu().to(torch.float64).numpy()  # in this order: MPS has no float64
     axes.imshow(
         values,
         cmap=_COLORMAP,

@@ -119,7 +119,7 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 16px/1.7 sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em; color: #111; background: #fff; }}
 h2 {{ font-size: 1em; margin: 2em 0 .5em; }}
-p {{ margin: .2em 0; padding-left: .7em; border-left: .5em solid #eee; }}
+p {{ margin: .2em 0; padding-inline-start: .7em; border-inline-start: .5em solid #eee; }}
 p.first {{ margin-top: 1em; }}
 span {{ border-radius: .2em; }}
 </style>
@@ -152,7 +152,7 @@ def _section(explained: ShadedDocument) -> str:
         title = f"{place}: {sentence.share:.1%}".removeprefix(": ")
         words = "".join(_word(word, sentence.strength(word) / darkest) for word in sentence.words)
         border = f"border-color: rgba(200, 40, 40, {sentence.share:.3f})"
-        rows.append(f'<p{first} style="{border}" title="{title}">{words.strip()}</p>')
+        rows.append(f'<p{first} dir="auto" style="{border}" title="{title}">{words.strip()}</p>')
     return "\n".join(rows)
 
 

@@ -230,9 +230,9 @@ class Api:
         """Replace Starlette's 404 and 405 by errors in our form."""
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            message = f"this address does not take {request.method}; /openapi.json says what there is"
+            message = f"this address does not accept {request.method}; /openapi.json lists the methods"
             raise ApiError(405, "method_not_allowed", message, error.headers)
-        raise ApiError(404, "not_found", "there is no such address; /openapi.json says what there is")
+        raise ApiError(404, "not_found", "there is no such address; /openapi.json lists all addresses")
 
     async def raise_unhandled(self, _request: Request, error: Exception) -> Response:
         """Leave every other exception to `ApiMiddleware`; Starlette would answer in a form of its own."""

@@ -57,7 +57,7 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
         async with asyncio.timeout(settings.send_time):
             return await _read(request, settings.max_body)
     except TimeoutError:
-        message = f"the body did not come within {settings.send_time:g} seconds"
+        message = f"the body did not arrive within {settings.send_time:g} seconds"
         raise ApiError(408, "body_too_slow", message, _CLOSE) from None
 
 
@@ -72,7 +72,7 @@ async def _read(request: Request, limit: int) -> bytes:
             size += len(part)
     if size > limit:
         await _discard_rest(request)
-        raise ApiError(413, "body_too_large", f"at most {limit:,} bytes are taken: send the texts in parts", _CLOSE)
+        raise ApiError(413, "body_too_large", f"at most {limit:,} bytes are allowed: send the texts in parts", _CLOSE)
     return b"".join(parts)
 
 
@@ -215,7 +215,7 @@ def _url_decode(encoded: bytes) -> list[tuple[str, str]]:
     except UnicodeDecodeError:
         raise _malformed("expected UTF-8 text") from None
     except ValueError:
-        raise _malformed(f"at most {MAX_FIELDS:,} fields are taken") from None
+        raise _malformed(f"at most {MAX_FIELDS:,} fields are allowed") from None
 
 
 class _Parts:
@@ -243,7 +243,7 @@ class _Parts:
     def _begin(self) -> None:
         self._data, self._disposition = bytearray(), b""
         if len(self.fields) + len(self.files) >= MAX_FIELDS:
-            raise _malformed(f"at most {MAX_FIELDS:,} fields are taken")
+            raise _malformed(f"at most {MAX_FIELDS:,} fields are allowed")
 
     def _end_header(self) -> None:
         if bytes(self._header).lower() == b"content-disposition":

@@ -55,17 +55,17 @@ def retry_later(error: str, message: str, seconds: int, status: int = 503) -> Ap
 
 def time_exceeded(limit: float) -> ApiError:
     """The request was not done within so many seconds."""
-    message = f"not done within {limit:g} seconds; send less at once, or ask again later"
+    message = f"not done within {limit:g} seconds; send less at once, or try again later"
     return retry_later("time_exceeded", message, 5)
 
 
 def server_stopped() -> ApiError:
     """The server ended before the request was done."""
-    return retry_later("draining", "the server ended before this was translated; ask again", 5)
+    return retry_later("draining", "the server ended before this was translated; try again", 5)
 
 
 def internal_error() -> ApiError:
     """An unexpected exception; details are in the server's log only."""
     return ApiError(
-        500, "internal_error", "something went wrong here, which is not your fault; the server's log has it"
+        500, "internal_error", "internal error, not caused by the request; the server's log has the details"
     )

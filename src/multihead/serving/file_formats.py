@@ -21,6 +21,8 @@ FORMATS = (".txt", ".html", ".htm", ".srt", ".vtt")
 """Endings of the files that are translated."""
 
 _TIMES = re.compile(r"^\s*(?:\d+:)?\d+:\d\d[,.]\d+\s+-->\s")
+_WORD_TIME = re.compile(r"(<(?:\d+:)?\d+:\d\d\.\d+>)")
+"""A tag of WebVTT that says when the words after it begin."""
 _WEBVTT_BLOCK = re.compile(r"^(?:WEBVTT|NOTE|STYLE|REGION)\b")
 
 
@@ -30,11 +32,13 @@ class Passage:
 
     segment: Segment
     lines: int = 1
+    line_end: str = "\n"
+    """What stands between these lines."""
 
     def render(self, translation: str, alignment: WordAlignment | None, quote: Quote) -> str:
         """The translation in the format of the file."""
         text = render(self.segment, translation, alignment, quote)
-        return text if self.lines == 1 else _break(text, self.lines)
+        return text if self.lines == 1 else _break(text, self.lines).replace("\n", self.line_end)
 
 
 @dataclass(frozen=True)
@@ -91,17 +95,19 @@ def _lines(text: str) -> list[str | Passage]:
 
 
 def _subtitles(text: str) -> list[str | Passage]:
-    """Cues are the lines after one with times, up to an empty one."""
+    """Cues are the lines after one with times, up to an empty one, or to the next cue if there is none between."""
     parts: list[str | Passage] = []
     cue: list[str] = []
     inside = note = False
     for line in [*text.splitlines(keepends=True), ""]:
-        if inside and line.strip():
+        timed = _TIMES.match(line) is not None
+        if inside and line.strip() and not timed:
             cue.append(line)
             continue
-        parts += _cue(cue)
+        number = cue.pop() if timed and cue and cue[-1].strip().isdecimal() else ""
+        parts += [*_cue(cue), number]
         note = bool(line.strip()) and (note or _WEBVTT_BLOCK.match(line.lstrip("\ufeff")) is not None)
-        inside, cue = _TIMES.match(line) is not None and not note, []
+        inside, cue = timed and not note, []
         parts.append(line)
     return parts
 
@@ -109,12 +115,18 @@ def _subtitles(text: str) -> list[str | Passage]:
 def _cue(lines: Sequence[str]) -> list[str | Passage]:
     """The text of a cue: one passage, unless tags without a partner divide it."""
     joined = " ".join(line.strip() for line in lines)
-    parts = [part for part in _passages(joined) if part]
+    parts: list[str | Passage] = []
+    for place, between in enumerate(_WORD_TIME.split(joined)):
+        parts += [between] if place % 2 else [part for part in _passages(between) if part]
     if not any(isinstance(part, Passage) for part in parts):
         return ["".join(lines)]
     if len(parts) == 1 and isinstance(parts[0], Passage):
-        parts = [Passage(parts[0].segment, len(lines))]
-    return [*parts, lines[-1][len(lines[-1].rstrip("\r\n")) :]]
+        parts = [Passage(parts[0].segment, len(lines), _line_end(lines[0]))]
+    return [*parts, _line_end(lines[-1])]
+
+
+def _line_end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]
 
 
 def _break(text: str, lines: int) -> str:

@@ -6,6 +6,7 @@ scripts without blanks between words. Longer terms come first: a word inside of 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 MAX_TERMS = 500
@@ -61,6 +62,6 @@ def _is_boundary(text: str, place: int) -> bool:
 
 def _joins(character: str) -> bool:
     """Whether a character belongs to the same word as a letter next to it."""
-    return (character.isalnum() or character == "_") and not any(
-        first <= ord(character) <= last for first, last in _WITHOUT_BLANKS
-    )
+    # Marks are not alphanumeric: accents apart from their letter, vowel signs of the scripts of India.
+    of_word = character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+    return of_word and not any(first <= ord(character) <= last for first, last in _WITHOUT_BLANKS)

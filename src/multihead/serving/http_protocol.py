@@ -148,7 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._raw_bytes = 0
         if len(self.pipeline) >= MAX_AHEAD:
-            message = f"at most {MAX_AHEAD} requests are taken ahead of an answer: send fewer on a connection"
+            message = f"at most {MAX_AHEAD} requests may wait for their answers on a connection: send fewer at once"
             raise ApiError(400, "malformed_http", message)
         super().on_headers_complete()
 
@@ -253,11 +253,11 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def _malformed() -> ApiError:
-    return ApiError(400, "malformed_http", "what came is not HTTP/1.1, or has a method that is none of its")
+    return ApiError(400, "malformed_http", "expected an HTTP/1.1 request with a method that HTTP defines")
 
 
 def _head_too_large() -> ApiError:
-    message = f"at most {MAX_HEAD:,} bytes and {MAX_HEADERS} headers are taken before a request's body: send fewer"
+    message = f"at most {MAX_HEAD:,} bytes and {MAX_HEADERS} headers are allowed before a request's body: send fewer"
     return ApiError(431, "head_too_large", message)
 
 

@@ -216,16 +216,18 @@ class LibreTranslate:
         return ask
 
     async def _translate_when_possible(self, own: ApiRequest, request: Request) -> list[TranslatedText]:
-        """Translate, and wait while the queue is full and the client is there."""
+        """Translate, and wait while the queue is full, the client is there, and the server is not shutting down."""
         while True:
             try:
                 return await self._translate(own, request)
             except ApiError as error:
                 if error.error != "queue_full":
                     raise
-                if await request.is_disconnected():
-                    raise ClientDisconnect from None
-                await asyncio.sleep(int(error.headers["Retry-After"]))
+                for _ in range(int(error.headers["Retry-After"])):
+                    if await request.is_disconnected():
+                        raise ClientDisconnect from None
+                    self._scheduler.check_ready()
+                    await asyncio.sleep(1)
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file (`file` of a form): .txt, .html, .srt or .vtt.
@@ -309,7 +311,7 @@ class LibreTranslate:
         key = fields.get("api_key")
         if not isinstance(key, str) or not same_token(key.encode("utf-8", "replace"), self._token):
             error = unauthorized()
-            message = "this server wants a token: send it as api_key, or in the header 'Authorization: Bearer TOKEN'"
+            message = "this server requires a token: send it as api_key, or in the header 'Authorization: Bearer TOKEN'"
             raise ApiError(error.status, error.error, message)
 
 

@@ -228,7 +228,7 @@ def check_fields(kind: type[Fields], content: Mapping[str, Any]) -> Fields:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     missing = [name for name in required if not content.get(name)]
     if missing:
-        raise ApiError(422, "invalid_request", f"{missing[0]}: expected, and missing or empty")
+        raise ApiError(422, "invalid_request", f"{missing[0]}: required, but missing or empty")
     try:
         return build(kind, {name: content[name] for name in kind.model_fields if name in content}, "the request")
     except ConfigurationError as error:

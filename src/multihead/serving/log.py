@@ -40,7 +40,7 @@ class Log:
             return
         if self._left_out:
             self._room -= 1
-            self._write(f"{self._left_out:,} lines were left out here")
+            self._write(f"{self._left_out:,} lines were omitted here")
             self._left_out = 0
         self._room -= 1
         line = " ".join(line.splitlines())

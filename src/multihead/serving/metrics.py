@@ -52,25 +52,23 @@ class Metrics:
         ProcessCollector(registry=registry)
         self.requests = Counter("multihead_requests", "Requests answered.", ["path", "status"], registry=registry)
         self.seconds = Histogram(
-            "multihead_request_seconds", "From a request's first byte to its answer's last.", ["path"],
+            "multihead_request_seconds", "Seconds from a request's first byte to its response's last.", ["path"],
             buckets=_BUCKETS, registry=registry,
         )  # fmt: skip
-        self.refused = Counter(
-            "multihead_refused", "Requests refused, by their word for programs.", ["error"], registry=registry
-        )
+        self.refused = Counter("multihead_refused", "Requests refused, by error code.", ["error"], registry=registry)
         self.disconnects = Counter(
-            "multihead_clients_gone", "Requests whose client did not wait for the answer.", registry=registry
+            "multihead_clients_gone", "Requests whose client disconnected before the response.", registry=registry
         )
         self.closed = Counter(
-            "multihead_connections_closed", "Connections whose client did not do its part, by reason.", ["reason"],
+            "multihead_connections_closed", "Connections closed by the server, by reason.", ["reason"],
             registry=registry,
         )  # fmt: skip
         for reason in CLOSED:
             self.closed.labels(reason)
         self.sentences = Counter("multihead_sentences", "Sentences translated.", registry=registry)
-        self.tokens = Counter("multihead_tokens", "Tokens of translations, end symbols counted.", registry=registry)
+        self.tokens = Counter("multihead_tokens", "Tokens of translations, including end symbols.", registry=registry)
         self.reloads = Counter(
-            "multihead_reloads", "Models that were to be loaded anew.", ["result"], registry=registry
+            "multihead_reloads", "Loads of models, first loads included, by result.", ["result"], registry=registry
         )
         self.unloads = Counter(
             "multihead_unloads", "Models unloaded to make room for others.", ["model"], registry=registry

@@ -154,5 +154,5 @@ def token_missing(request: Request) -> bool:
 
 def unauthorized() -> ApiError:
     """No token, or a wrong one."""
-    message = "this server wants a token: send the header 'Authorization: Bearer TOKEN'"
+    message = "this server requires a token: send the header 'Authorization: Bearer TOKEN'"
     return ApiError(401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})

@@ -182,7 +182,7 @@ class Models:
 
     async def _load_for_request(self, model: ServedModel) -> None:
         if not self.lazy:
-            raise retry_later("loading", "the model is being loaded; ask again in a moment", 2)
+            raise retry_later("loading", "the model is being loaded; try again in a moment", 2)
         waited = RETRY_SECONDS - (time.monotonic() - model.failed_at)
         if waited <= 0:
             if model.loading is None:

@@ -140,15 +140,15 @@ def check_limits(request: ApiRequest, settings: ServeSettings) -> None:
     """
     texts = request.texts
     if len(texts) > settings.max_texts:
-        message = f"got {len(texts):,} texts; at most {settings.max_texts:,} are taken at once"
+        message = f"got {len(texts):,} texts; at most {settings.max_texts:,} are allowed at once"
         raise ApiError(422, "too_many_texts", message)
     named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
     for name, text in [*named, ("the prefix", request.prefix or "")]:
         if len(text) > settings.max_characters:
-            message = f"{name} has {len(text):,} characters; at most {settings.max_characters:,} are taken: cut it"
+            message = f"{name} has {len(text):,} characters; at most {settings.max_characters:,} are allowed: cut it"
             raise ApiError(422, "text_too_long", message)
     if request.beam is not None and request.beam > settings.max_beam:
-        raise ApiError(422, "beam_too_wide", f"beam: got {request.beam}; at most {settings.max_beam} is taken")
+        raise ApiError(422, "beam_too_wide", f"beam: got {request.beam}; at most {settings.max_beam} is allowed")
 
 
 def check_pivot(request: ApiRequest) -> None:
@@ -159,7 +159,7 @@ def check_pivot(request: ApiRequest) -> None:
     """
     for name in ("alignment", "glossary"):
         if getattr(request, name):
-            message = f"{name}: cannot be had through a pivot, whose text lies between source and translation"
+            message = f"{name}: not available through a pivot, which has a text between source and translation"
             raise ApiError(422, "invalid_request", message)
 
 
@@ -186,7 +186,7 @@ def prepare(
         lines = _cut_lines([line.text for lines in text_lines for line in lines if not line.empty], translator, request)
         sentences = [text for line in lines for text in line.texts]
         if len(sentences) > settings.max_sentences:
-            message = f"got {len(sentences):,} sentences; at most {settings.max_sentences:,} are taken at once"
+            message = f"got {len(sentences):,} sentences; at most {settings.max_sentences:,} are allowed at once"
             raise ApiError(422, "too_many_sentences", message)
         read = _in_context(text_lines, lines, translator)
         rows = _encode(read, translator, settings.max_tokens)
@@ -234,7 +234,7 @@ def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> lis
     encoded = tokenizer.encode_batch(sentences)
     for number, ids in enumerate(encoded, start=1):
         if len(ids) > limit:
-            message = f"sentence {number} has {len(ids):,} subwords; at most {limit:,} are taken: cut it"
+            message = f"sentence {number} has {len(ids):,} subwords; at most {limit:,} are allowed: cut it"
             raise ApiError(422, "text_too_long", message)
     return [[*ids, tokenizer.eos_id] for ids in encoded]
 
@@ -251,7 +251,7 @@ def _check_alignment_size(
             422,
             "invalid_request",
             f"alignment: the squares of the texts' subwords add up to {weights:,}; at most {MAX_ALIGNMENT_WEIGHTS:,} "
-            "are taken: send shorter texts, or fewer at once",
+            "are allowed: send shorter texts, or fewer at once",
         )
 
 
@@ -261,7 +261,7 @@ def _find_terms(request: ApiRequest, sentences: Sequence[str]) -> list[list[list
     wanted = [find_phrases(request.glossary, sentence) for sentence in sentences]
     for number, phrases in enumerate(wanted, start=1):
         if len(phrases) > MAX_FOUND:
-            message = f"sentence {number} has {len(phrases)} terms of the glossary; at most {MAX_FOUND} are taken"
+            message = f"sentence {number} has {len(phrases)} terms of the glossary; at most {MAX_FOUND} are allowed"
             raise ApiError(422, "invalid_request", message)
     return wanted if any(wanted) else []
 

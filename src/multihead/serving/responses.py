@@ -159,7 +159,7 @@ def check_size(size: int, limit: int) -> None:
         ApiError: 422.
     """
     if size > limit:
-        message = f"the answer would take more than {limit:,} bytes: send less at once, or ask for less about it"
+        message = f"the answer would take more than {limit:,} bytes: send less, or request fewer details"
         raise ApiError(422, "answer_too_large", message)
 
 

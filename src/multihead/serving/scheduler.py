@@ -143,7 +143,7 @@ class Scheduler:
         add("multihead_queue_sentences", "Sentences that wait.", lambda: self._waiting)
         add(
             "multihead_batch_rows",
-            "Hypotheses that are being extended.",
+            "Hypotheses being searched.",
             lambda: sum(model.rows for model in self.models.loaded),
         )
         add(
@@ -154,7 +154,7 @@ class Scheduler:
         add("multihead_tokens_per_second", "Tokens of translations in the last ten seconds.", self._tokens.value)
         add(
             "multihead_model_generation",
-            "Of the first model: 1, and one more with every model loaded since.",
+            "Number of times that the first model was loaded.",
             lambda: self.models.default.generation,
         )
         add("multihead_models_loaded", "Models in memory.", lambda: len(self.models.loaded))
@@ -190,9 +190,9 @@ class Scheduler:
             ApiError: 503, the only model is not loaded yet, or the server is shutting down.
         """
         if self.draining:
-            raise retry_later("draining", "the server is shutting down; ask again elsewhere or later", 5)
+            raise retry_later("draining", "the server is shutting down; try another server, or try again later", 5)
         if not self.models.lazy and self.model is None:
-            raise retry_later("loading", "the model is being loaded; ask again in a moment", 2)
+            raise retry_later("loading", "the model is being loaded; try again in a moment", 2)
 
     @contextlib.asynccontextmanager
     async def admit(
@@ -287,7 +287,9 @@ class Scheduler:
         rate = self._sentences.value()
         seconds = min(max(math.ceil(self._remaining_sentences / rate), 1), 60) if rate else 1
         limit = self.settings.queue
-        return retry_later("queue_full", f"{limit} requests are in hand, as many as are taken; ask again", seconds, 429)
+        return retry_later(
+            "queue_full", f"{limit} requests are in progress, the maximum; try again later", seconds, 429
+        )
 
     async def finish(self, active: ActiveRequest) -> list[TranslatedText]:
         """Wait for a request's translations, or until it is aborted.

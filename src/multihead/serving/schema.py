@@ -77,7 +77,7 @@ class ApiRequest(Settings):
         if value is not None and not isinstance(value, dict):
             raise ValueError("expected an object of terms and phrases")
         if value is not None and len(value) > MAX_TERMS:
-            raise ValueError(f"at most {MAX_TERMS} terms are taken")
+            raise ValueError(f"at most {MAX_TERMS} terms are allowed")
         for term, wanted in (value or {}).items():
             phrases = wanted if isinstance(wanted, list) else [wanted]
             if not term.strip() or not phrases or not all(isinstance(one, str) and one.strip() for one in phrases):
@@ -209,7 +209,9 @@ class ErrorBody(Settings):
     model_config = ConfigDict(
         title="Fault",
         json_schema_extra={
-            "examples": [{"error": "text_too_long", "message": "text 1 has 9,000 characters; at most 5,000 are taken"}]
+            "examples": [
+                {"error": "text_too_long", "message": "text 1 has 9,000 characters; at most 5,000 are allowed"}
+            ]
         },
     )
 

@@ -45,8 +45,13 @@ def bind(host: str, port: int) -> socket.socket:
         SurroundingsError: the address is taken, is not one of this machine, or is not an address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is named: otherwise each small response waits 40 ms for an ACK.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # asyncio sets TCP_NODELAY only if the protocol is named: otherwise each small response waits 40 ms for an ACK.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:  # a system without IPv6
+        raise SurroundingsError(
+            f"{host}: cannot listen there: {error.strerror or error}; try --host 127.0.0.1"
+        ) from None
     try:
         own_address(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -78,7 +83,7 @@ async def serve(make_scheduler: Callable[[], Scheduler], listening: socket.socke
         if scheduler.draining:
             os._exit(1)
         scheduler.drain()
-        scheduler.say(f"stopping: {scheduler.in_flight} in hand")
+        scheduler.say(f"stopping; requests in progress: {scheduler.in_flight}")
         server.should_exit = True
 
     def stop_without_model(_task: asyncio.Task[None]) -> None:

@@ -14,7 +14,7 @@ class ServeSettings(Settings):
     """Settings of `multihead serve`; each field is a flag."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. The default accepts this machine only; 0.0.0.0 accepts every network and needs a token."""
+    """Address to listen on. The default accepts this machine only; 0.0.0.0 accepts every network: set a token, too."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 picks a free port, which is printed."""
     token_file: str | None = None
@@ -22,7 +22,7 @@ class ServeSettings(Settings):
     max_body: int = Field(default=1_000_000, ge=100)
     """Maximum bytes of a request body; more is status 413."""
     max_answer: int = Field(default=10_000_000, ge=10_000)
-    """Maximum bytes of an answer; what would take more is status 422."""
+    """Maximum bytes of an answer; a request that needs more is status 422."""
     max_characters: int = Field(default=5_000, ge=1)
     """Maximum characters of a text or prefix; more is status 422."""
     max_texts: int = Field(default=100, ge=1)
@@ -40,20 +40,20 @@ class ServeSettings(Settings):
     take_time: float = Field(default=30.0, gt=0)
     """Seconds a client has to take an answer, or an event of a stream; then the connection is closed."""
     connections: int = Field(default=1_000, ge=1)
-    """Maximum open connections; above it, those are closed that have waited longest for their client."""
+    """Maximum open connections; beyond that, those that have waited longest for their client are closed."""
     time_limit: float = Field(default=30.0, gt=0)
     """Seconds a request may take; more is status 503."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds to finish requests in flight after a signal to stop."""
     memory_limit: str | None = None
-    """Maximum memory of the weights of several models, as 2GB or 500MB; the one used longest ago is unloaded. [none]"""
+    """Maximum memory of the weights of several models, such as 2GB; the least recently used one is unloaded. [none]"""
     pivot: tuple[str, ...] | None = None
-    """Language through which pairs without a model are translated; can be repeated, in order of preference. [none]"""
+    """Language through which pairs without a model are translated; may be repeated, in order of preference. [none]"""
     allowed_host: tuple[str, ...] | None = None
-    """Name under which clients reach this server, as mt.example.org or *.example.org; can be repeated; * for all.
+    """Name by which clients reach this server, such as mt.example.org or *.example.org; may be repeated; * for all.
     Addresses, localhost and --host are always allowed. [none]"""
     cors_origin: tuple[str, ...] | None = None
-    """Origin whose pages may use this server, as https://example.org; can be repeated; * for all. [none]"""
+    """Origin whose pages may use this server, such as https://example.org; may be repeated; * for all. [none]"""
     guard: GuardChoice = "off"
     """Judge translations (mark), and search suspicious ones again (retry), unless the request sets it."""
 

@@ -63,7 +63,7 @@ class Served:
         return f"http://127.0.0.1:{self._port}/"
 
     def ask(self, text: str, **wishes: Any) -> dict[str, Any]:
-        """The translation that a program gets for the same request as the page's."""
+        """The translation that a program gets for the page's request."""
         body = {"text": text, "n_best": 5, "alignment": True, "alternatives": 6, **wishes}
         request = urllib.request.Request(
             self.url + "translate", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -137,7 +137,7 @@ class Page:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights of the shaded source words."""
+        """The weights of the shaded source words."""
         script = "return [...document.querySelectorAll('.mark')].map(m => [m.textContent, Number(m.dataset.weight)])"
         return {word: weight for word, weight in self.run(script) if weight}
 

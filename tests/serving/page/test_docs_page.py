@@ -1,4 +1,4 @@
-"""The page that shows the API, in a real browser: it says what openapi.json says, without other hosts."""
+"""The API documentation in a real browser: it shows what openapi.json says, and contacts no other host."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_translation_grows_until_it_is_stopped(serve_page: Any, endless: Calla
     page.open()
     page.type("eins zwei drei")
     first = page.until(lambda: page.run("return document.querySelector('.line.running p')?.textContent"))
-    # Writing an attribute is recorded. What concerns the whole text is not written for a part of a translation.
+    # Records writes of attributes: those that concern the whole text must not be written for a partial translation.
     page.run(
         """window.written = 0;
         const observer = new MutationObserver((all) => (written += all.length));
@@ -216,7 +216,7 @@ def test_keyboard_alone(page: Any) -> None:
 def test_what_is_too_long_is_said_and_disturbs_nobody(page: Any, served: Any) -> None:
     page.translate("eins zwei\n" + "drei " * served.longest)
     assert [word.text for word in page.all(".word")] == ["one", "two"]
-    assert f"at most {served.longest} are taken" in page.find(".remark").text
+    assert f"at most {served.longest} are allowed" in page.find(".remark").text
     assert page.find("#count").text == f"{5 * served.longest:,} / {served.longest}"
     page.translate("eins zwei\ndrei")
     assert page.all(".remark") == []
@@ -264,7 +264,7 @@ def test_a_busy_server_is_asked_again_when_it_says_so(page: Any) -> None:
 
 
 def test_what_is_not_from_the_server_is_as_if_it_were_gone(page: Any) -> None:
-    """A page of a proxy in the place of the response."""
+    """A proxy's page instead of the response."""
     kinds = page.imported(
         """const { Server } = await import("./static/api.js"), server = new Server();
         window.fetch = () => Promise.resolve(new Response("<!doctype html>"));
@@ -279,7 +279,7 @@ def test_a_token_is_asked_for_where_there_is_one(serve_page: Any, translator: Tr
     page.until(lambda: page.find("#token-form").is_displayed())
     assert page.find("#token").accessible_name == "Token"
     page.press("wrong", Keys.ENTER)
-    page.until(lambda: page.find("#notice-text").text == "The server did not take this token.")
+    page.until(lambda: page.find("#notice-text").text == "The server rejected this token.")
     page.find("#token").clear()
     page.find("#token").send_keys("open sesame", Keys.ENTER)
     page.until(lambda: not page.find("#notice").is_displayed())

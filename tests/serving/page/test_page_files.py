@@ -105,11 +105,11 @@ def test_progress_is_what_is_done_and_can_be_canceled(page: Any, give: Any, tmp_
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.txt", b"eins\nzwei\n" + b"e" * 201, "Line 3: 201 characters; at most 200 are taken in a line."),
+        ("a.txt", b"eins\nzwei\n" + b"e" * 201, "Line 3: 201 characters; at most 200 are allowed per line."),
         ("a.txt", b"eins\nzw\xffei\ndrei", "Line 2 is not UTF-8 text. Save the file as UTF-8."),
-        ("a.txt", b"", "There is no text in it."),
-        ("a.pdf", b"%PDF-1.7\n", "Files that end with .pdf are not taken, but text, .html, .srt and .vtt."),
-        ("a.srt", b"e" * 1_000_001, "It has 1 MB; this server takes at most 1 MB of such files."),
+        ("a.txt", b"", "The file is empty."),
+        ("a.pdf", b"%PDF-1.7\n", ".pdf files are not supported; choose a text file, .html, .srt or .vtt."),
+        ("a.srt", b"e" * 1_000_001, "The file has 1 MB; this server accepts at most 1 MB."),
         ("a.srt", b"\xff", "The file 'a.srt': expected UTF-8 text."),
     ],
 )
@@ -131,11 +131,11 @@ def test_a_file_that_can_no_longer_be_read_is_said(page: Any, tmp_path: Path, na
         input.dispatchEvent(new Event("change"));"""
     )
     page.until(lambda: page.find("#file-choose").is_displayed())
-    assert page.find("#file-state").text == f"{name}: It cannot be read. If it has changed, choose it again."
+    assert page.find("#file-state").text == f"{name}: The file cannot be read. If it has changed, choose it again."
 
 
 def test_a_part_that_is_too_large_is_divided_and_its_line_named(page: Any, give: Any, downloads: Any) -> None:
-    """The server takes three lines at once here, and one word is too much for it."""
+    """Here the server takes three lines at a time, and rejects one word."""
     page.run(
         """window.sizes = []; const real = window.fetch;
         const refuse = (error, message) => new Response(JSON.stringify({ error, message }), { status: 422 });
@@ -173,12 +173,12 @@ def test_a_busy_server_is_waited_for(page: Any, give: Any, downloads: Any, statu
         error,
     )
     assert give("a.txt", b"eins\nzwei").startswith("a.txt: done")
-    assert f"a.txt: 0 of 2 lines. {said} Going on by itself." in page.run("return said")
+    assert f"a.txt: 0 of 2 lines. {said} Continues automatically." in page.run("return said")
     assert downloads()[1] == b"one\ntwo\n"
 
 
 def test_an_event_that_says_to_wait_does_not_say_how_long(page: Any) -> None:
-    """It has no Retry-After; a document is not sent every second."""
+    """The response has no Retry-After; a document must not be sent again every second."""
     found = page.imported(
         """const { Server } = await import("./static/api.js");
         const content = JSON.stringify({ error: "model_unavailable", message: "de-en cannot be loaded now" });

@@ -20,7 +20,7 @@ SENT = ("error_", "sign_", "use: ")
 
 
 def test_every_text_is_there_in_every_language(page: Any) -> None:
-    """With the same values in it; English does not have those that come from the server in English."""
+    """With the same placeholders; English has no entries for texts that come from the server in English."""
     texts = page.imported(
         """const all = {};
         for (const code of given[0]) all[code] = (await import(`./static/${code}.js`)).default;
@@ -86,7 +86,7 @@ def test_the_browsers_language_is_that_of_the_page(
 
 
 def test_reasons_of_the_guard_are_translated(page: Any) -> None:
-    """As the guard writes them; what it says in another way stays as it is."""
+    """As the guard writes them; other messages of the guard stay unchanged."""
     said = reasons({"copy": 0.83, "length": 3.14, "loop": 3.0})
     shown = page.imported(
         """const [{ remarksOn }, { useLanguage }] =
@@ -105,7 +105,7 @@ def test_a_language_is_chosen_and_remembered(page: Any, served: Any) -> None:
     page.translate("eins zwei")
     page.word(0).click()
     Select(page.find("#language")).select_by_visible_text("Deutsch")
-    assert page.translation == "one two"  # nothing is asked for again
+    assert page.translation == "one two"  # no request is sent again
     assert page.find("#source-language").text == "Deutsch"
     assert page.find("#settings-summary").text.startswith("Beam ")
     assert page.find("#language").accessible_name == "Sprache dieser Seite"
@@ -124,7 +124,7 @@ def test_a_language_is_chosen_and_remembered(page: Any, served: Any) -> None:
 
 @pytest.mark.parametrize("code", CODES[1:])
 def test_nothing_is_left_in_english(page: Any, code: str) -> None:
-    """Every text node is another one than in English, but for what is not a text of the page."""
+    """Every text node differs from English, except for nodes that are not the page's own text."""
     page.translate("eins zwei drei")
     page.word(0).click()
     page.find("summary").click()

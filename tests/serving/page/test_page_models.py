@@ -60,7 +60,7 @@ def test_models_of_the_same_languages_are_chosen_by_name(serve_page: Any, transl
     wanted = server.ask("eins zwei drei", model="ensemble, choosing")["text"]
     page.until(lambda: page.finished() and page.translation == wanted)
     assert wanted != server.ask("eins zwei drei")["text"]
-    assert page.find("#what").text.endswith("Of several candidates, one is chosen.")
+    assert page.find("#what").text.endswith("The translation is chosen among several candidates.")
     Select(page.find("#language")).select_by_value("de")
     assert [option.text for option in choice.options][1] == "Deutsch → Englisch · Ensemble, mit Auswahl"
     assert choice.first_selected_option.text == [option.text for option in choice.options][1]
@@ -87,7 +87,7 @@ const real = window.fetch;
 window.fetch = (where, how) => !(where.startsWith("info") && where.includes("target=fr")) ? real(where, how)
   : new Promise((go, no) => Object.assign(window, { go: () => go(real(where, how)), no }));
 """
-"""What the page asks of the model into French is not answered until `go()` or `no()`."""
+"""Requests to the model into French are held until `go()` or `no()`."""
 
 
 def test_a_model_that_cannot_be_loaded_is_said_until_another_is_chosen(serve_page: Any, translator: Translator) -> None:

@@ -65,7 +65,7 @@ function drawMap() {
     const [r, c] = cell.dataset.at.split("-").map(Number);
     head.rows[0].cells[c + 1].classList.add("lit");
     body.rows[r].cells[0].classList.add("lit");
-    told.textContent = `${which}: ${rows[r]} looks at ${columns[c]} with ${percent(weights[r][c] / 1000)}.`;
+    told.textContent = `${which}: ${rows[r]} attends to ${columns[c]} with ${percent(weights[r][c] / 1000)}.`;
   });
   byId("map").replaceChildren(table);
 }

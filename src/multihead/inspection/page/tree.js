@@ -23,18 +23,18 @@ const widthOf = (node) => (node.width ??= Math.max(16, Math.ceil(ruler.measureTe
 const wasInBeam = (node) => node.parent === null || node.place !== null || node.score !== null;
 
 function said(node, until) {
-  if (node.parent === null) return "The beginning.";
+  if (node.parent === null) return "Start of the translation.";
   const sum = `log p = ${node.log_probability.toFixed(2)}`;
   const score = node.score === null ? "" : `, score ${node.score.toFixed(3)}`;
   const kept = data.search.settings.beam / data.search.settings.groups;
   const others = kept === 1 ? "another was" : `${kept} others were`;
   const became = node.when > until ? "Still in the beam." : {
-    extended: "It went on.",
-    best: `Number ${node.rank} of what was found.`,
-    outscored: "It ended, but scored less than what was found.",
-    pruned: node.place === null ? `Not taken in step ${node.when}: more probable ones were.`
+    extended: "Extended.",
+    best: `Number ${node.rank} of the results.`,
+    outscored: "Finished, but with a lower score than the results.",
+    pruned: node.place === null ? `Not kept in step ${node.when}: others were more probable.`
       : `Pruned in step ${node.when}: ${others} more probable.`,
-    stopped: `Left when the search ended, in step ${node.when}.`,
+    stopped: `Unfinished when the search ended, in step ${node.when}.`,
   }[node.fate];
   return `${text(node) || "a blank"} — ${sum}${score}. ${became}`;
 }

@@ -57,10 +57,10 @@ function choose(at) {
   const others = word.alternatives.filter(likely).map((other) => bar(other.text, other.probability));
   const tokens = data.pieces.filter((piece) => piece.word === at);
   byId("alternatives").replaceChildren(
-    make("h3", {}, "In the place of ", make("em", {}, word.text)),
+    make("h3", {}, "Instead of ", make("em", {}, word.text)),
     make("ul", { class: "bars" }, bar(word.text, word.probability, true), ...others));
   byId("choices").replaceChildren(...tokens.flatMap((piece) => [
-    make("h3", {}, "Token ", make("em", {}, piece.text), `, number ${piece.rank} of its place`),
+    make("h3", {}, "Token ", make("em", {}, piece.text), `, rank ${piece.rank}`),
     make("ul", { class: "bars tokens" },
       ...(piece.candidates.some((other) => other.text === piece.text) ? [] : [bar(piece.text, piece.probability, true)]),
       ...piece.candidates.filter((other) => likely(other) || other.text === piece.text).map((other) => bar(other.text, other.probability, other.text === piece.text)))]));
