@@ -1,4 +1,4 @@
-"""Cleaning: nothing is lost, order is kept, formats are equal, and stopped work goes on."""
+"""Cleaning: nothing is lost, the order is kept, formats give equal results, and interrupted work resumes."""
 
 from __future__ import annotations
 
@@ -89,6 +89,33 @@ def test_small_chunks_give_the_same_bytes(text: tuple[Path, Path], held_out: lis
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("change", ["more", "fewer", "moved"])
+def test_a_file_that_changes_meanwhile_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """While the pairs are judged, which may take hours."""
+    units = [
+        f'<tu><tuv xml:lang="de"><seg>Satz {n}</seg></tuv><tuv xml:lang="en"><seg>One {n}</seg></tuv></tu>\n'
+        for n in range(16)
+    ]
+    changed = {"more": [*units, *units], "fewer": units[:8], "moved": ["\n", *units]}[change]
+    path, write = tmp_path / "a.tmx", module._write
+
+    def save(lines: list[str]) -> None:
+        path.write_text(f'<tmx version="1.4"><body>\n{"".join(lines)}</body></tmx>\n', encoding="utf-8", newline="\n")
+
+    def written(*given: Any) -> Any:
+        save(changed)
+        return write(*given)
+
+    save(units)
+    monkeypatch.setattr(module, "_write", written)
+    with pytest.raises(DataError, match=r"a\.tmx: has changed"):
+        clean(path, None, outputs(tmp_path / "out", "kept.tsv"), settings=CleanSettings(skip=("language",)))
+    assert not (tmp_path / "out" / "kept.tsv").exists()
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_several_processes_give_the_same_bytes(text: tuple[Path, Path], held_out: list[str]) -> None:
     one, several = (outputs(text[0].parent / name) for name in ("one", "several"))
     clean(*text, one, held_out=held_out)
@@ -97,7 +124,7 @@ def test_several_processes_give_the_same_bytes(text: tuple[Path, Path], held_out
 
 
 class StoppedError(Exception):
-    """Stands for a kill: nothing catches it."""
+    """Simulates a kill: no code catches this exception."""
 
 
 def _failing(function: Any, after: int) -> Any:
@@ -157,7 +184,7 @@ def test_stopped_work_does_not_go_on_with_other_settings(
 
 
 def test_stopped_work_does_not_go_on_with_other_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file with three, whose rows and hash are the same."""
+    """The file has three languages, so its rows and its hash stay the same."""
     rows = [{"translation": {"de": f"Hund {n} rennt", "en": f"dog {n} runs", "fr": f"chien {n}"}} for n in range(60)]
     source = tmp_path / "all.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -322,7 +349,7 @@ def test_work_that_ended_while_its_part_was_removed_is_finished(
 def test_names_that_cannot_be(text: tuple[Path, Path]) -> None:
     folder = text[0].parent
     for made, what in (
-        (Outputs.named(folder / "a", None, None, None), "pairs are written by the ending"),
+        (Outputs.named(folder / "a", None, None, None), "the extension decides how pairs are written"),
         (Outputs.named(folder / "a", folder / "a", None, None), "different names"),
         (Outputs.named(folder / "a", folder / "b", folder / "c.txt", None), "removed pairs are written"),
         (Outputs.named(folder / "no" / "a", folder / "b", None, None), "there is no folder"),

@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from multihead.cleaning import copies
-from multihead.cleaning.copies import find_copies
+from multihead.cleaning.copies import Records, find_copies
 from multihead.cleaning.filters import VERDICT, Rules, Verdicts
 from multihead.cleaning.settings import REASONS, CleanSettings
 
@@ -60,6 +61,28 @@ def test_copies_are_those_that_counting_finds(
     every = [tuple(map(int, (one["row"], one["reason"], one["score"], one["first"]))) for b in blocks for one in b]
     assert every == expected(verdicts, most, most_near)
     assert all(rows * number <= one["row"] < rows * (number + 1) for number, b in enumerate(blocks) for one in b)
+
+
+def test_the_copies_of_one_pair_are_not_held_in_memory_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "PAIRS", 10)
+    sizes, occurrence = list[int](), copies._occurrence
+
+    def watched(keys: Records, by: str, seen: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        sizes.append(len(keys) + len(seen))
+        return occurrence(keys, by, seen)
+
+    monkeypatch.setattr(copies, "_occurrence", watched)
+    verdicts = drawn(300, 3)
+    verdicts["reason"], verdicts["exact"], verdicts["near"] = 0, 5, 6
+    (tmp_path / "verdicts").write_bytes(verdicts.tobytes())
+    (tmp_path / "sorted").mkdir()
+    found = find_copies(tmp_path / "verdicts", 300, Rules(CleanSettings(max_copies=2)), tmp_path / "sorted").of(0)
+    every = [tuple(map(int, (one["row"], one["reason"], one["score"], one["first"]))) for one in found]
+    assert every == expected(verdicts, 2, 1)
+    assert len(every) == 299
+    assert 0 < max(sizes) <= 21
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Similar pairs: sketches estimate the similarity, and those found on disk are those that comparing all finds."""
+"""Similar pairs: sketches estimate the similarity, and the pairs found on disk equal those of a full comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from multihead.cleaning import copies, similar
 from multihead.cleaning.clean import Outputs, clean
-from multihead.cleaning.copies import Copies, find_copies
+from multihead.cleaning.copies import Copies, Records, find_copies
 from multihead.cleaning.filters import SKETCHED, Rules, Verdicts
 from multihead.cleaning.measures import normalize
 from multihead.cleaning.settings import REASONS, CleanSettings
@@ -39,7 +39,7 @@ def sentences(count: int, seed: int, words: int = 12) -> list[Pair]:
 
 
 def changed(pair: Pair, words: int, draw: random.Random) -> Pair:
-    """A pair with so many words replaced on both sides."""
+    """A pair with this many words replaced on both sides."""
     sides = [text.split() for text in pair]
     for side in sides:
         for place in draw.sample(range(len(side)), words):
@@ -130,8 +130,23 @@ def test_found_on_disk_as_by_comparing_all(
     assert all(one["score"] > most for one in others)
 
 
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_candidates_do_not_depend_on_the_parts(size: int) -> None:
+    draw = np.random.default_rng(5)
+    records = np.empty(400, similar._PLACE)
+    records["band"], records["row"] = draw.integers(0, 30, 400) ** 2 // 30, np.arange(400)  # small numbers are frequent
+
+    def candidates(parts: list[Records]) -> set[tuple[int, int]]:
+        found = similar._candidates((part, True) for part in parts)
+        return {both for rows, others in found for both in zip(rows.tolist(), others.tolist(), strict=True)}
+
+    whole = candidates([records])
+    assert candidates([records[start : start + size] for start in range(0, 400, size)]) == whole
+    assert all(records["band"][row] == records["band"][other] and other < row for row, other in whole)
+
+
 def test_a_large_cluster_leaves_one(tmp_path: Path) -> None:
-    """Though each is compared with a few of the others only."""
+    """Although each pair is compared with only a few others."""
     draw = random.Random(3)
     (pair,) = sentences(1, 3, words=60)
     verdicts = verdicts_of([pair, *(changed(pair, 1, draw) for _ in range(400))])

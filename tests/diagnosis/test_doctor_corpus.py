@@ -184,8 +184,9 @@ def test_likeness_tells_the_sides_apart() -> None:
         ("고양이가 앉아 있다", {"ko"}),
         ("12 34 ...", set()),
         ("Xyzzy plugh qux", set()),
+        ("noch 3 Briefe an x@y.de", set()),
     ],
-    ids=["de", "en", "fr", "cyrillic", "ja", "zh", "ko", "numbers", "nonsense"],
+    ids=["de", "en", "fr", "cyrillic", "ja", "zh", "ko", "numbers", "nonsense", "few"],
 )
 def test_a_language_is_guessed_or_not(text: str, codes: set[str]) -> None:
     guessed = guess_languages([text] * 3)

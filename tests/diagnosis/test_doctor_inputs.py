@@ -78,7 +78,7 @@ def test_validation_files_are_found_as_by_training(tmp_path: Path) -> None:
 
 
 def test_every_validation_file_of_a_run_is_one_of_its_text(tmp_path: Path) -> None:
-    """Without those that are gone, and each once though it is read both ways."""
+    """Leaves out missing files, and names each file once although it is read both ways."""
     for name in ("t.tsv", "v.tsv", "w.tsv", "x.tsv"):
         (tmp_path / name).write_text("x\ty\n", encoding="utf-8")
     train, *valid = (recorded(tmp_path / name) for name in ("t.tsv", "v.tsv", "w.tsv", "x.tsv"))

@@ -1,4 +1,4 @@
-"""The report of an environment: what is broken is named, and the user and secrets are not."""
+"""The report of an environment: it names what is broken, but neither the user nor secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def probed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 @pytest.fixture
 def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that puts another PyTorch before the real one, for processes that begin; all else is there."""
+    """A function that makes new processes import another PyTorch instead of the real one."""
 
     def write(code: str) -> None:
         for name in {*probe.PACKAGES} - {"numpy", "pydantic"}:  # the compiled search has these before torch
@@ -91,7 +91,7 @@ GROUPS: dict[str | None, list[str]] = {
 
 @pytest.fixture
 def project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pip writes for pyproject.toml as it is now; what is installed may be of an earlier day."""
+    """The metadata that pip writes for the current pyproject.toml; the installed metadata may be older."""
     lines = [f'{line}; extra == "{extra}"' if extra else line for extra, lines in GROUPS.items() for line in lines]
     monkeypatch.setattr(environment.importlib.metadata, "requires", lambda _: lines)
 
@@ -135,6 +135,23 @@ def test_a_container_limits_threads_and_memory(monkeypatch: pytest.MonkeyPatch, 
     assert machine.memory() == {"total": 1_000_000, "free": 600_000}
 
 
+def test_a_file_of_the_cache_that_disappears_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "multihead").mkdir()
+    (tmp_path / "multihead" / "kernels.so").write_bytes(b"x" * 1234)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    listed = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: [self / "gone", *listed(self, pattern)])
+    assert machine.cache()["bytes"] == 1234
+
+
+def test_a_system_that_does_not_tell_its_free_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 2048 kB\nMemFree: 1024 kB\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "meminfo")
+    assert machine.memory() == {"total": 2048 << 10, "free": None}
+
+
 # --------------------------------------------------------------------------- what is broken
 
 
@@ -150,7 +167,7 @@ def test_a_torch_that_cannot_be_imported(fake_torch: Any) -> None:
 
 
 def test_a_torch_that_lacks_parts(fake_torch: Any) -> None:
-    fake_torch("__version__ = '9.9'\nprint('hello')\ndef get_num_threads(): return 3")
+    fake_torch("__version__ = '9.9'\nprint('hello')\nprint(1)\nprint([[1], 2])\ndef get_num_threads(): return 3")
     found = environment.probe()
     assert (found["torch"]["version"], found["torch"]["threads"]) == ("9.9", 3)
     assert "AttributeError" in found["torch"]["cuda"]["error"]
@@ -159,7 +176,7 @@ def test_a_torch_that_lacks_parts(fake_torch: Any) -> None:
 
 
 def test_a_torch_that_ends_the_process(fake_torch: Any) -> None:
-    """As code does that uses an instruction which the processor lacks."""
+    """As code that uses an instruction which the processor lacks."""
     fake_torch("import os, signal\nos.kill(os.getpid(), signal.SIGILL)")
     found = environment.probe()
     assert found["packages"] == {}
@@ -182,7 +199,7 @@ def test_missing_and_old_packages_are_problems(project: None, monkeypatch: pytes
     monkeypatch.setattr(environment.importlib.metadata, "version", found)
     own = {"multihead": {"version": __version__, "installed": environment.installed("multihead")}}
     problems = list(environment._problems(own, environment.requirements()))
-    assert len(problems) == 3  # an extra is nobody's problem until it is needed
+    assert len(problems) == 3  # a missing extra is not an error until it is needed
     assert problems[0] == f"multihead 0.1 is installed, and the code is that of {__version__}: install it again"
     assert any(problem.startswith("torch 1.13.1 is too old: pip install") for problem in problems)
     assert any(problem.startswith("rich is missing: pip install") for problem in problems)

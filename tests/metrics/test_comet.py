@@ -1,4 +1,4 @@
-"""COMET in a process of its own: what is exchanged, what can go wrong, and what its scores choose."""
+"""COMET in a separate process: its protocol, its failures, and choices by its scores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def f(source, translation, reference):
     given, wanted = set(translation.split()), set(reference.split())
     return len(source) / 1000 - len(given & wanted) / max(len(wanted), 1)
 """
-"""A package with COMET's two functions, and a score that is known: best is what has no word of the reference."""
+"""A package with COMET's two functions and a known score: the best translation has no word of the reference."""
 
 
 def f(source: str, translation: str, reference: str) -> float:
@@ -182,7 +182,7 @@ def test_a_model_is_a_file_a_folder_or_a_name(tmp_path: Path):
 
 @pytest.mark.usefixtures("fake")
 def test_intervals_and_tests_are_those_of_the_other_scores():
-    """Of the mean of segments: the bootstrap's mean is near it, and a shifted system differs significantly."""
+    """The bootstrap's mean is close to the mean of the segments, and a shifted system differs significantly."""
     sources, references = [f"{number}" for number in range(40)], ["a b c d"] * 40
     one = ["a b c d" if number % 2 else "a" for number in range(40)]
     other = ["x"] * 40
@@ -214,7 +214,7 @@ def test_evaluate_and_compare_have_it_beside_the_other_scores(trained: Path, num
     both = compare(output, numbers.test["target"], **numbers.test, resamples=60, trials=60, comet="made/model")
     assert both.measured.systems[0][-1] == own
     assert f"{both.measured.systems[1][-1].score - own.score:+.4f}" in str(both)
-    with pytest.raises(ConfigurationError, match="comet: scores translations of sources"):
+    with pytest.raises(ConfigurationError, match="comet needs the source"):
         compare(output, output, target=numbers.test["target"], comet="made/model")
 
 
@@ -223,7 +223,7 @@ def test_evaluate_and_compare_have_it_beside_the_other_scores(trained: Path, num
 
 @pytest.mark.usefixtures("fake")
 def test_it_chooses_the_best_model_of_a_training(numbers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The logged score is that of `evaluate`, in one process for the run; a killed one is said, and the run goes on."""
+    """The logged score is that of `evaluate`; the run uses one process, and reports and survives its end."""
     wishes: dict[str, Any] = {**numbers.settings, **numbers.train, **numbers.valid, "updates": 9, "validate_every": 3}
     wishes |= {"best_by": "comet", "comet": "made/model", "threads": 1}
     said: list[str] = []
@@ -311,7 +311,7 @@ print(json.dumps(load_from_checkpoint(str(path)).predict(samples, gpus=0, progre
 
 @pytest.mark.proof
 def test_the_scores_are_those_of_the_library(numbers: Any, tmp_path: Path):
-    """Those of ``predict``, bit for bit; and a training chooses by them."""
+    """Scores equal those of ``predict``, bit for bit; and a training run selects models by them."""
     try:
         python = find_python()
     except SurroundingsError as error:

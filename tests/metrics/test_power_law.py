@@ -66,8 +66,10 @@ def test_more_trainings_narrow_the_interval_and_twice_the_noise_widens_it() -> N
         (planted(0.2, 0.01, 1, (100, 200, 100, 200)), "there are 2"),
         (planted(-0.1), "the loss did not fall"),
         (planted(0.05, 0.3, 2), "not on a power law"),
-        ([Training(n, 20 * n**-0.2, 30.0 - n % 7) for n in SIZES], "BLEU does not follow the loss"),
-        ([Training(n, 20 * n**-0.2, 20 * n**-0.2) for n in SIZES], "BLEU does not follow the loss"),
+        ([Training(n, 20 * n**-0.2, 30.0 + n % 7) for n in SIZES], "BLEU does not follow the loss"),
+        ([Training(n, 20 * n**-0.2, 20 * n**-0.2) for n in SIZES], "BLEU did not rise as the loss fell"),
+        ([Training(n, 20 * n**-0.2, 0.0) for n in SIZES], "the BLEU of all trainings is 0.0"),
+        ([Training(n, 5 - 1e-11 * n, n / 1000) for n in SIZES], "all losses are the same"),
         ([Training(n, 0.0, 100.0) for n in SIZES], "a loss is 0"),
     ],
 )

@@ -119,7 +119,7 @@ def test_slips_are_none() -> None:
 
 
 def test_the_shares_are_those_of_the_page() -> None:
-    """docs/evaluation.md: the share of lines that it names is enough, and one line less, or one line more, is not."""
+    """The shares of lines in docs/evaluation.md give a warning; with one line less, or one line more, there is none."""
     page = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
     text = " ".join(page.read_text(encoding="utf-8").split())
     said = re.search(r"at least (\d+)% of all lines show a sign, and at least (\d+)% .* second share is (\d+)%", text)
@@ -148,4 +148,4 @@ def test_multi30k_is_clean_and_its_copies_are_not(language: str) -> None:
     mixed = [line[:-1] + " ." if place in spoilt else line for place, line in enumerate(lines)]
     (found,) = find_preprocessing(mixed, language)
     assert found.kind == "tokenised"
-    assert found.lines == len(spoilt) + (language == "de")  # one line of the original ends in this way
+    assert found.lines == len(spoilt) + (language == "de")  # one line of the original ends like this

@@ -1,4 +1,4 @@
-"""BLEU and TER tokenize for the language, and their signatures tell how."""
+"""BLEU and TER use the tokenization of the language, and their signatures name it."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_align_uses_the_guided_head(turned_text, numbers, tmp_path) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_stopped_run_with_cut_words_equals_an_uninterrupted_one(turned_text, numbers, tmp_path) -> None:
-    """BPE-dropout cuts words anew in each epoch; the file is not needed again."""
+    """BPE-dropout segments words anew in each epoch; the file of links is not needed again."""
     links = tmp_path / "links"
     links.write_bytes((turned_text["source"].parent / "train.links").read_bytes())
     wishes = {**WISHES, **turned_text, "bpe_dropout": 0.2, "alignments": links}

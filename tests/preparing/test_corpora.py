@@ -221,6 +221,18 @@ def test_apportioning(parts, draw):
         assert all(abs(part - wanted) < 1 + 1e-6 for part, wanted in zip(found, due, strict=True))
 
 
+def test_apportioning_among_many_files_takes_time_for_each_once():
+    class Counted(list):
+        read = 0
+
+        def __getitem__(self, place):
+            Counted.read += 1
+            return super().__getitem__(place)
+
+    assert sum(apportion(1000, Counted([1.5] * 500), [10] * 500)) == 1000
+    assert Counted.read <= 4 * 500
+
+
 def test_apportioning_by_hand():
     assert apportion(17, [45, 40], [89, 19]) == [9, 8]
     assert apportion(10, [1, 1, 1], [100, 2, 100]) == [4, 2, 4]

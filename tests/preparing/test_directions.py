@@ -133,7 +133,7 @@ def test_one_language_in_two_spellings_has_one_symbol(tmp_path: Path) -> None:
 
 def test_languages_that_are_not_known(tmp_path: Path) -> None:
     path = write(tmp_path, "t.tsv")
-    with pytest.raises(ConfigurationError, match=r"t\.tsv: is to be read both ways, and its languages are de and not"):
+    with pytest.raises(ConfigurationError, match=r"t\.tsv: to read it in both directions.*they are de and unknown"):
         scan_files(PrepareSettings(corpus=[{"source": path, "source_language": "de", "both_ways": True}]))
     settings = PrepareSettings(corpus=[corpus(path), corpus(path, "de fr"), {"source": path}])
     with pytest.raises(ConfigurationError, match=r"t\.tsv: its target language is not known, expected one of en, fr"):

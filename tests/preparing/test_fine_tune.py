@@ -1,4 +1,4 @@
-"""Fine-tuning runs start with the weights, sizes and subwords of a given model, and then need it no more."""
+"""Fine-tuning runs start with the weights, sizes and subwords of a given model, and do not need it afterwards."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, mo
     def dies(*args, **kwargs):
         if after:
             original(*args, **kwargs)
-        patch.setattr(begin.work_folder, "_empty", lambda *_: None)  # a killed process cleans nothing up
+        patch.setattr(begin.work_folder, "_empty", lambda *_: None)  # a killed process does not clean up
         patch.setattr(begin.work_folder.Path, "unlink", lambda *_, **__: None)
         raise Killed
 
@@ -175,12 +175,12 @@ def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, mo
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        ({"width": 64}, "width is 32, asked for was 64"),
-        ({"heads": 4, "norm": "post"}, "heads is 2, asked for was 4; norm is pre, asked for was post"),
-        ({"preset": "tiny"}, "width is 32, asked for was 128"),
+        ({"width": 64}, "width is 32, but 64 was requested"),
+        ({"heads": 4, "norm": "post"}, "heads is 2, but 4 was requested; norm is pre, but post was requested"),
+        ({"preset": "tiny"}, "width is 32, but 128 was requested"),
         ({"preset": "tyni"}, "the transformer model has no preset"),
-        ({"positions": "learned"}, "positions is sinusoidal, asked for was learned"),
-        ({"tie_output": False}, "tie_output is True, asked for was False"),
+        ({"positions": "learned"}, "positions is sinusoidal, but learned was requested"),
+        ({"tie_output": False}, "tie_output is True, but False was requested"),
         ({"vocab_size": 320}, "from_model and vocab_size exclude each other"),
         ({"coverage": 0.5}, "from_model and coverage exclude each other"),
     ],

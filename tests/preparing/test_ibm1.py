@@ -1,4 +1,4 @@
-"""IBM Model 1 is its definition, and finds a dictionary that was planted."""
+"""IBM Model 1 equals its definition, and finds a planted dictionary."""
 
 from __future__ import annotations
 

@@ -53,6 +53,22 @@ def test_a_temperature_of_1_changes_nothing(rows: list[tuple[int, float, str]]) 
     assert tempered(sizes, weights, groups, 1.0) == weights
 
 
+def test_many_files_take_time_for_each_once() -> None:
+    compared = 0
+
+    class Group(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int.__eq__(self, other) is True
+
+        __hash__ = int.__hash__
+
+    found = tempered([10, 30] * 200, [1.0] * 400, [Group(number % 2) for number in range(400)], 2.0)
+    assert len(set(found)) == 2
+    assert compared <= 4 * 400
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.integers(10**6, 10**8), st.integers(1, 1000), st.floats(4, 100))
 @example(10140891, 782, 5.0)

@@ -84,7 +84,7 @@ TIMES = ("timing.jsonl", "log.txt")
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards of 100 pairs, each noted at once, also of a run with so little text."""
+    """Shards of 100 pairs, each recorded at once, also in a run with little text."""
     monkeypatch.setattr(shards, "SHARD", 100)
     monkeypatch.setattr(journal, "_SECONDS", -1.0)
     monkeypatch.setattr(begin, "FEW_LINES", 100)

@@ -258,9 +258,50 @@ def test_text_that_has_changed_since_is_named(prepare, numbers, tmp_path, side):
     with pytest.raises(ConfigurationError, match=rf"prepared from .*{files[side].name}, and that file has changed"):
         prepare(tmp_path / "ready", **wishes)
     assert numbers.contents(tmp_path / "ready") == before
-    files[side].unlink()  # what is gone cannot be compared
+    files[side].unlink()  # missing files cannot be compared
     prepare(tmp_path / "ready", said, **wishes)
     assert said[-1].endswith(" training pairs")
+
+
+@pytest.fixture
+def tables(tmp_path) -> dict[str, Any]:
+    """Settings for two small files of pairs, named by a pattern, and a file of terms."""
+    for name in ("a", "b"):
+        rows = (f"ein Hund {n} aus {name}\ta dog {n} of {name}\n" for n in range(60))
+        (tmp_path / f"{name}.tsv").write_text("".join(rows), encoding="utf-8", newline="\n")
+    (tmp_path / "terms.txt").write_text("Hund\tdog\n", encoding="utf-8", newline="\n")
+    return {"source": tmp_path / "?.tsv", "terms": tmp_path / "terms.txt", "vocab_size": 320, "held_out": 5}
+
+
+def test_terms_that_have_changed_since_are_named(prepare, tables, tmp_path):
+    said = []
+    prepare(tmp_path / "ready", **tables)
+    tables["terms"].write_text("Hund\thound\n", encoding="utf-8", newline="\n")
+    with pytest.raises(ConfigurationError, match=r"prepared from .*terms\.txt, and that file has changed"):
+        prepare(tmp_path / "ready", **tables)
+    tables["terms"].unlink()
+    prepare(tmp_path / "ready", said, **tables)
+    assert said[-1].endswith("is prepared, with 115 training pairs")
+    with pytest.raises(DataError, match=r"terms\.txt.*there is no such file"):
+        prepare(tmp_path / "new", **tables)
+
+
+def test_a_file_that_the_pattern_matches_by_now_is_named(prepare, tables, tmp_path):
+    said = []
+    prepare(tmp_path / "ready", **tables)
+    shutil.copy(tmp_path / "a.tsv", tmp_path / "c.tsv")
+    with pytest.raises(ConfigurationError, match=r"prepared without .*c\.tsv, which the settings name now"):
+        prepare(tmp_path / "ready", **tables)
+    for name in "abc":
+        (tmp_path / f"{name}.tsv").unlink()
+    prepare(tmp_path / "ready", said, **tables)
+    assert said[-1].endswith("is prepared, with 115 training pairs")
+
+
+def test_the_list_of_what_was_left_out_is_no_new_text(prepare, tables, tmp_path):
+    tables["source"] = tmp_path / "**" / "*.tsv"
+    prepare(tmp_path / "ready", **tables)
+    assert prepare(tmp_path / "ready", **tables).config.pairs == 115
 
 
 def test_folders_are_not_confused(ready, whole, prepare, numbers, text, model):

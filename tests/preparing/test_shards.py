@@ -100,15 +100,24 @@ def test_joined_they_are_the_store_of_all_pairs(scans: list[CorpusScan], encoder
         with pytest.raises(InputError, match="expected"):
             joiner.append(shard, writer)
     store = ParallelStore.open(tmp_path / "store")
-    reports, expected = [Report(), Report()], []
-    for scan, held, report in zip(scans, HELD_OUT, reports, strict=True):
+    expected, held_out = [], []
+    for scan, held, tally in zip(scans, HELD_OUT, joiner.tallies, strict=True):
+        report, before, long = Report(), len(expected), set()
         for index, pair in enumerate(scan.read(report)):
             both = [t.encode(text) for t, text in zip(encoder._tokenizers, pair[1:], strict=True)]
-            if index not in held and max(map(len, both)) < 12:
+            if index in held:
+                held_out.append(pair)
+            elif max(map(len, both)) < 12:
                 expected.append((pair.line, *both))
-    found = zip(store.lines.tolist(), store.source, store.target, strict=False)
+            else:
+                long.add(pair.line)
+        assert long
+        assert tally.pairs == len(expected) - before > 0
+        assert {fault.line for fault in tally.report.faults} == long | {fault.line for fault in report.faults}
+        assert tally.report.left_out == len(long) + report.left_out
+    found = zip(store.lines.tolist(), store.source, store.target, strict=True)
     assert [(line, source.tolist(), target.tolist()) for line, source, target in found] == expected
-    assert sum(tally.pairs for tally in joiner.tallies) == len(expected)
+    assert joiner.held_out == held_out != []
     assert joiner.seen == sum(scan.lines for scan in scans)
     assert joiner.next.corpus == 2
 

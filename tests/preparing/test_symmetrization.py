@@ -52,7 +52,7 @@ def test_the_links_are_those_of_the_definition() -> None:
 
 
 def test_a_known_case() -> None:
-    """Neighbours are added one after the other; then links far away, though they are no neighbours of a link."""
+    """Neighbours are added one after the other; then distant links, although they are not neighbours of a link."""
     forward = [(0, 0), (1, 1), (3, 3), (0, 1)]
     backward = [(0, 0), (2, 1), (4, 4)]
     assert grow_diag_final_and(forward, backward) == [(0, 0), (0, 1), (1, 1), (2, 1), (3, 3), (4, 4)]

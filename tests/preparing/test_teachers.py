@@ -244,7 +244,7 @@ class Together(SingleProcess):
 
 
 def test_several_processes_store_what_one_does(taught, tmp_path, monkeypatch) -> None:
-    """Three share the chunks; a signal that one of them receives stops all of them, at the same place."""
+    """Three processes share the chunks; a signal to one of them stops all at the same place."""
     monkeypatch.setattr(teachers, "_CHUNK", 50)
     run, config, prepared = tmp_path / "run", config_of(taught[0]), text_of(taught[0])
     run.mkdir()
@@ -334,7 +334,7 @@ def test_recurrent_networks_teach_and_learn(trained, text, numbers, tmp_path) ->
 
 @pytest.mark.usefixtures("unchecked")
 def test_other_cuts_of_the_source_leave_the_predictions_in_their_places(trained, text, numbers, tmp_path) -> None:
-    """A run whose targets were cut anew could not attach what is stored for each of their positions."""
+    """If targets were segmented anew, predictions stored for their positions could not be attached."""
     numbers.learn(tmp_path / "cut", data=text, teacher=trained, bpe_dropout=0.3, **STUDENT)
     numbers.learn(tmp_path / "plain", data=text, teacher=trained, **STUDENT)
     cut, plain = weights_of(tmp_path / "cut"), weights_of(tmp_path / "plain")

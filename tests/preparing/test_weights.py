@@ -130,7 +130,7 @@ def test_the_statistics_are_those_of_the_text() -> None:
 
 def test_sampled_positions_refuse_weights() -> None:
     network = RecurrentTranslator(RecurrentConfig(source_vocab=20, target_vocab=20, width=16, alignment="sample"))
-    with pytest.raises(ConfigurationError, match="without soft targets and weights"):
+    with pytest.raises(ConfigurationError, match="without soft targets, weights and links"):
         gradient(network, batch_of([0, 1], [1, 2]))
 
 
@@ -152,7 +152,7 @@ def stream_of(run: Path, folder: Path | None = None) -> tuple[AttachedStream, Pr
 
 @pytest.fixture(scope="module")
 def faulty(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Text some lines of which are not pairs, and a weight for each line, which names the line."""
+    """Text in which some lines are not pairs, and a weight for each line that identifies the line."""
     folder = tmp_path_factory.mktemp("faulty")
     pairs = [(" ", "nothing") if n % 7 == 2 else pair for n, pair in enumerate(numbers.pairs(120, 5))]
     pairs[40] = ("eins " * 300, "one")
@@ -216,7 +216,7 @@ def test_processes_know_the_divisor_of_the_whole_batch(faulty, numbers, tmp_path
 
 
 def test_lines_of_several_corpora_follow_one_another() -> None:
-    """A corpus that is read both ways has its lines once, and one whose sides were exchanged its own."""
+    """A corpus that is read both ways counts its lines once; one that is read only in reverse counts its own."""
 
     def record(name: str, lines: int, pairs: int, *, backwards: bool = False) -> CorpusRecord:
         files = [TextFile(path=f"{name}.{code}", sha256=name + code, lines=lines) for code in ("de", "en")]

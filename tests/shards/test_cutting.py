@@ -1,4 +1,4 @@
-"""Shards together are the text, whatever it is made of; each is read alone."""
+"""Together, the shards are the text, whatever it contains; each can be read alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An output that is made shard by shard: whenever it stops, it goes on, and nothing is lost or doubled."""
+"""An output that is made shard by shard can stop and resume at any time; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from multihead.errors import ConfigurationError, FormatError
+from multihead.files import open_lock, take_lock
 from multihead.shards import storage
 from multihead.shards.folder import check_begun, check_free, folder_of, shard_folder, write_shard
 
@@ -17,11 +18,11 @@ CONTENT = [f"{number}\n".encode() * number for number in range(COUNT)]
 
 
 class Stop(BaseException):
-    """Stands for a process that is killed: nothing is cleaned up."""
+    """Simulates a process that is killed: nothing is cleaned up."""
 
 
 def work(output: Path, made_from: dict[str, object]) -> int:
-    """What a command does; returns how many shards it computed."""
+    """The work of a command; returns the number of computed shards."""
     computed = 0
     with shard_folder(str(output), made_from, COUNT) as folder:
         if folder is not None:
@@ -34,7 +35,7 @@ def work(output: Path, made_from: dict[str, object]) -> int:
 
 
 def test_stopped_at_any_change_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of the disk is the last one of a process, in turn; then the same command ends the work."""
+    """A process ends at each change of the disk in turn; then the same command finishes the work."""
     changes = [(os, "replace"), (os, "unlink"), (os, "rmdir"), (os, "mkdir")]
     steps = 0
     while True:
@@ -85,7 +86,7 @@ def test_what_is_finished_is_not_computed_again(tmp_path: Path) -> None:
         begin()
     check_free(output)
     check_begun(output)
-    with pytest.raises(ConfigurationError, match=r"another one \(model was 1, now 2\). To go on give the same again"):
+    with pytest.raises(ConfigurationError, match=r"with other settings \(model was 1, now 2\)\. To continue, repeat"):
         work(Path(output), {"model": 2})
     assert work(Path(output), {"model": 1}) == COUNT - 2
     assert Path(output).read_bytes() == b"".join(CONTENT)
@@ -109,6 +110,19 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         write_shard(output, 0, CONTENT[0])
         with pytest.raises(ConfigurationError, match=r"another process.* is working in it"):
             work(Path(output), {})
+
+
+def test_the_folder_of_a_process_that_begins_just_now_stays(tmp_path: Path) -> None:
+    """It is locked, and empty until its record is written."""
+    place = Path(folder_of(str(tmp_path / "out")))
+    place.mkdir()
+    lock = open_lock(place)
+    try:
+        assert take_lock(lock)
+        with pytest.raises(ConfigurationError, match=r"another process.* is working in it"):
+            work(tmp_path / "out", {})
+    finally:
+        os.close(lock)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Outputs at URLs: made here, uploaded in order, resumed after a stop at any write; prepared text is copied back."""
+"""Outputs at URLs: made locally, uploaded in order, resumed after a stop at any write; prepared text is copied back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EN = "".join(f"Sentence {n}: dog number {n} runs around the house.\n" for n in r
 
 
 class Killed(BaseException):
-    """The command ends here."""
+    """Simulates the end of the command."""
 
 
 class Store:
@@ -126,7 +126,9 @@ def test_prepared_text_is_uploaded_and_read_from_a_copy(
     store.left = None
     with pytest.raises(FormatError, match=r"^memory://out/prepared: nothing was prepared there to the end"):
         folder_here(Path(url))
-    with pytest.raises(ConfigurationError, match=r"^memory://out/prepared: text that was prepared from other files or"):
+    with pytest.raises(
+        ConfigurationError, match=r"^memory://out/prepared: holds a part of text that was prepared from other files or"
+    ):
         _prepare(text, url, seed=3)
     store.written.clear()
     said = _prepare(text, url)
@@ -155,13 +157,13 @@ def test_prepared_text_is_uploaded_and_read_from_a_copy(
     assert (copy / "data" / "valid.target.txt").stat().st_ino == inode
     assert len(lines) == 1
 
-    # A run that has begun with it does not need the store.
+    # A run that has started with it does not need the store.
     with monkeypatch.context() as patched:
         patched.setattr("multihead.preparing.remote.storage", None)
         assert open_training_text(tmp_path, opened.config, None).config == opened.config
         assert open_training_text(tmp_path, opened.config, Path(url)).config == opened.config
 
-    # The same command says that it is there; other settings are refused; what is damaged there is named.
+    # The same command reports that the output exists; other settings are refused; damage in the store is reported.
     assert _prepare(text, url)[-1].startswith("memory://out/prepared: is prepared, with")
     with pytest.raises(ConfigurationError, match=r"^memory://out/prepared: holds text that was prepared with other"):
         _prepare(text, url, seed=3)

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes, one of which is killed in the middle: nothing is lost, nothing is there twice."""
+"""A Ray cluster of three nodes, one of which is killed in the middle: nothing is lost or duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files by paths and by URLs behave alike; nothing is ever seen half written."""
+"""Files at paths and at URLs behave alike; no file is ever visible half-written."""
 
 from __future__ import annotations
 

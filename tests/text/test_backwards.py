@@ -1,4 +1,4 @@
-"""Targets from right to left: the ids of the other tokenizer, turned, and the same texts."""
+"""Targets from right to left: the ids of the plain tokenizer reversed, and the same texts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_placeholders_are_those_of_the_source() -> None:
 
 @pytest.mark.parametrize("kind", ["pairs", "symbols", "languages"])
 def test_other_subwords_are_those_of_the_text_turned(kind: str) -> None:
-    """BPE-dropout draws for a text what it draws from left to right."""
+    """BPE-dropout draws the same segmentation of a text as from left to right."""
     inner: Tokenizer = learn_with_symbols(LINES, 330, ("<b>",)) if kind == "symbols" else INNER
     inner = LanguageTokenizer(inner, ["de", "en"]) if kind == "languages" else inner
     turned, texts = BackwardsTokenizer(inner), ["der hund rennt", "", "häuser am haus"]

@@ -117,6 +117,14 @@ def test_words_on_disk(kind: str, subwords: BpeWords, tmp_path: Path) -> None:
     assert again.encode(LINES) == words.encode(LINES)
 
 
+def test_line_ends_of_windows_change_nothing(tmp_path: Path) -> None:
+    words = WordPieces(ENTRIES, lowercase=True)
+    words.save(tmp_path)
+    content = (tmp_path / "vocab.txt").read_bytes()
+    (tmp_path / "vocab.txt").write_bytes(content.replace(b"\n", b"\r\n"))
+    assert words_in(tmp_path).digest == words.digest
+
+
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"tokenizer\.json: is missing"):
         words_in(tmp_path)

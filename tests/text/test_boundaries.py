@@ -35,7 +35,7 @@ def test_the_cases_are_many_and_few_are_missed() -> None:
     right = {language for language, _ in CASES if not language.endswith("?")}
     assert len(right) >= 50
     assert sum(language.endswith("?") for language, _ in CASES) <= len(CASES) // 40
-    # Without the rules of a language more are missed, but fewer than by marks alone.
+    # Without a language's rules, more boundaries are missed, but fewer than with marks alone.
     unknown, marks = (
         sum(stripped(list(split(marked.replace("|", "")))) == stripped(marked.split("|")) for _, marked in CASES)
         for split in (split_sentences, split_at_marks)
@@ -97,7 +97,7 @@ def test_windows_do_not_show() -> None:
 
 
 class PanicException(BaseException):
-    """As the Rust binding raises it."""
+    """The error as the Rust binding raises it."""
 
 
 def test_a_text_that_sentencex_fails_on_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_text_that_sentencex_fails_on_stays_whole(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_sentence_begins_with_a_lower_case_letter() -> None:
-    """Whatever it begins with before the letter; Georgian has no others."""
+    """Whatever precedes the first letter; Georgian has no upper case."""
     for text in ("Er kam usw. und ging.", "Er kam … – und ging.", "“No!” (he said) “no.”", "Où ? « ici »"):
         assert split_sentences(text, "de") == [text]
     assert len(split_sentences("სად ხარ? აქ ვარ!", "ka")) == 2

@@ -1,4 +1,4 @@
-"""Sources with context: what is put before a line, and how it is encoded."""
+"""Sources with context: the text before a line, and its encoding."""
 
 from __future__ import annotations
 

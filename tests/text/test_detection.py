@@ -69,7 +69,7 @@ def test_a_choice_keeps_the_proportions() -> None:
     everywhere = dict(detect(text))
     few = dict(detect(text, among=["nl", "de", "af", "en"]))
     assert math.isclose(few["nl"] / few["af"], everywhere["nl"] / everywhere["af"], rel_tol=1e-3)
-    assert dict(detect(text)) == everywhere  # a choice does not stay
+    assert dict(detect(text)) == everywhere  # a choice does not persist
 
 
 def test_codes_are_returned_as_they_were_named() -> None:

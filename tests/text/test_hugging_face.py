@@ -45,6 +45,17 @@ def byte_pairs():
     return made
 
 
+def word_ends():
+    """As CLIP and the first GPT have it: an entry says that its word ends."""
+    made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder()
+    trainer = trainers.BpeTrainer(
+        vocab_size=120, special_tokens=SPECIALS, end_of_word_suffix="</w>", show_progress=False
+    )
+    made.train_from_iterator(LINES, trainer)
+    return made
+
+
 def byte_level():
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -58,7 +69,7 @@ def byte_level():
     return made
 
 
-@pytest.fixture(scope="module", params=[unigram, byte_pairs, byte_level], ids=lambda make: make.__name__)
+@pytest.fixture(scope="module", params=[unigram, byte_pairs, word_ends, byte_level], ids=lambda make: make.__name__)
 def library(request):
     made = request.param()
     made.add_special_tokens(SPECIALS)

@@ -64,7 +64,11 @@ def test_a_damaged_file_is_refused(damage: dict[str, object]) -> None:
 
 
 def test_what_is_no_language() -> None:
-    for codes, message in ((["de", "de"], "not all different"), (["d e"], "no language's code"), ([""], "no language")):
+    for codes, message in (
+        (["de", "de"], "not all different"),
+        (["d e"], "not a language code"),
+        ([""], "not a language"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
             LanguageTokenizer(INNER, codes)
     with pytest.raises(ConfigurationError, match="no token for the language 'fr'; it has de, en, pt-BR"):

@@ -46,7 +46,7 @@ OPERATIONS: dict[str, Callable[[str], object]] = {
 
 
 def seconds(operation: Callable[[str], object], text: str) -> float:
-    """Of the processor; the best of two."""
+    """CPU time, the minimum of two runs."""
     found = []
     for _ in range(2):
         start = time.process_time()
@@ -58,7 +58,7 @@ def seconds(operation: Callable[[str], object], text: str) -> float:
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_word_of_eight_times_the_length_costs_no_square(name: str, kind: str) -> None:
-    """In proportion it is 8 times the time, as a square 64 times."""
+    """Linear cost is 8 times the time, quadratic cost 64 times."""
     least = 5_000 if name == "learn" else 1_000  # the library is fast: its squares show later
     short, long = (seconds(OPERATIONS[name], LONG[kind](n)) for n in (least, 8 * least))
     assert long < 25 * max(short, 2e-3), (short, long)
@@ -85,7 +85,7 @@ def test_dropout_takes_as_many_steps_as_the_longest_piece_has_merges(monkeypatch
 
 
 def test_dropout_of_cut_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces up to the limit are as without one; of a longer one each part is segmented, to the same text."""
+    """Pieces up to the limit are segmented as without one; longer ones in parts, which give the same text."""
     text = f"{letters(400)} {'er' * 200} x"
     ids = [TOKENIZER.encode(text)]
     segmenter = Segmenter(TOKENIZER, 0.2, 3)

@@ -172,6 +172,6 @@ def test_what_is_no_rule(words: list[str], message: str) -> None:
 
 
 def test_searches_end() -> None:
-    """The expressions of the kinds that have a name take a time that grows with the text."""
+    """The expressions of the named kinds take time in proportion to the text."""
     for text in ("1." * 50_000, "a." * 50_000 + "@", "<a" * 50_000, "http://" * 20_000, "{a" * 50_000, "&a" * 50_000):
         find(tuple(placeholders.KINDS.values()), text)

@@ -1,4 +1,4 @@
-"""Steps before a tokenizer: what they do is what the programs do that the models come from."""
+"""Steps before a tokenizer: they equal those of the programs that the models come from."""
 
 from __future__ import annotations
 

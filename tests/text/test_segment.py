@@ -148,7 +148,7 @@ def exact(parts: Parts, word: str, p: float) -> dict[tuple[str, ...], float]:
     def follow(symbols: tuple[str, ...]) -> dict[tuple[str, ...], float]:
         possible = sorted((ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks)
         ways: Counter[tuple[str, ...]] = Counter({symbols: p ** len(possible)})
-        for better, (_, i) in enumerate(possible):  # the first that is not left out
+        for better, (_, i) in enumerate(possible):  # the first that is not dropped
             joined = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
             for end, probability in follow(joined).items():
                 ways[end] += p**better * (1 - p) * probability

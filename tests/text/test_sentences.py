@@ -56,7 +56,7 @@ def test_where_it_is_cut(text: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["." * 200_000 + "x", "A b. " * 50_000, "," * 200_000 + "x y", ".'" * 100_000 + "x"])
 def test_no_text_takes_the_square_of_its_length(text: str) -> None:
-    """Quadratic time would be minutes for each of these; the limit on CPU time is generous."""
+    """In quadratic time, each of these would take minutes; the limit on CPU time is generous."""
     start = time.process_time()
     parts = split_text(text, lambda piece: len(piece) <= 1000)
     assert time.process_time() - start < 5
@@ -110,7 +110,7 @@ def test_marks_stay_with_their_letters() -> None:
     text = "e\u0301" * 40 + "👩\u200d🌾" * 20
     parts = [part for part, _ in split_text(text, lambda piece: len(piece) <= 9)]
     assert all(not unicodedata.combining(part[0]) and part[0] != "\u200d" and part[-1] != "\u200d" for part in parts)
-    assert len(split_text("\u0301" * 9, lambda piece: len(piece) <= 2)) > 1  # where there are only marks, between them
+    assert len(split_text("\u0301" * 9, lambda piece: len(piece) <= 2)) > 1  # if there are only marks, between them
 
 
 @pytest.mark.parametrize(

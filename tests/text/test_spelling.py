@@ -1,4 +1,4 @@
-"""Lines of pieces: they give the text back exactly, without the tokenizer, and are cut only at spaces."""
+"""Lines of pieces: the text can be restored exactly without the tokenizer, and lines are split only at spaces."""
 
 from __future__ import annotations
 

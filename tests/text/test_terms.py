@@ -1,8 +1,10 @@
-"""Terms in sources: where they are found, what is written, and which forms of a word count."""
+"""Terms in sources: where they are found, how they are annotated, and which forms of a word count."""
 
 from __future__ import annotations
 
 import pickle
+import zlib
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -81,7 +83,7 @@ def test_training_pairs_need_the_lemma_and_every_second_is_annotated() -> None:
     assert 70 < sum(annotated) < 130
     assert annotated == [LIST.annotate_pair(source, "Some dogs.") != source for source in sources]
     assert not any(LIST.annotate_pair(source, "A cat.") != source for source in sources)
-    # Of several translations that one counts which the target has; further forms are given in the list.
+    # Of several translations, the one in the target counts; the list can have further forms.
     homes = {LIST.annotate_pair(f"Haus {number}", "at home") for number in range(20)}
     assert any("⟨as⟩ home⟨/term⟩" in text for text in homes)
     assert not any("⟨as⟩ house" in text for text in homes)
@@ -102,6 +104,22 @@ def test_a_form_is_looked_for_once_in_a_pair(monkeypatch: pytest.MonkeyPatch) ->
     assert len(asked) == len(set(asked)) > 1
 
 
+def test_a_pair_is_hashed_for_few_of_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash reads the whole pair: once for each word would take quadratic time."""
+    hashed: list[bytes] = []
+
+    def crc32(data: bytes) -> int:
+        hashed.append(data)
+        return zlib.crc32(data)
+
+    monkeypatch.setattr(terms, "zlib", SimpleNamespace(crc32=crc32))
+    assert LIST.annotate_pair("Hund Haus " * 200, "A dog.").count("⟨term⟩") == MOST
+    assert MOST <= len(hashed) < 100
+    hashed.clear()
+    assert "⟨term⟩" not in LIST.annotate_pair("Hund Haus " * 200, "nothing")
+    assert hashed == []
+
+
 @pytest.mark.parametrize("line", ["Hund", "Hund\t", "\tdog", "Hund\t...", "Hund dog", "Hund\t⟨as⟩ x"])
 def test_what_is_no_term(line: str) -> None:
     with pytest.raises(DataError, match=r"^list:2: expected a term, a TAB and its translation"):
@@ -120,7 +138,7 @@ def test_lists_and_tokenizers() -> None:
     assert not knows_terms(plain)
     with pytest.raises(ConfigurationError, match=r"trained without them \(train --terms FILE\)"):
         for_sources(LIST, plain)
-    # No search writes an annotation, and what is copied is not annotated.
+    # No search writes an annotation, and copied text is not annotated.
     assert set(OF_SOURCES) == {KNOWS.vocabulary[i] for i in KNOWS.forbidden_in_output} - set(plain.vocabulary)
     copies = learn_with_placeholders(LINES, 340, symbols=OF_SOURCES, rules=parse_rules(["numbers"]))
     assert isinstance(copies, PlaceholderTokenizer)

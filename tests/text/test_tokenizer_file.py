@@ -1,4 +1,4 @@
-"""tokenizer.json: what is saved is what is loaded, the library reads it, other tokenizers are refused."""
+"""tokenizer.json: loading returns what was saved, the library reads it, other tokenizers are refused."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The readers of `data` yield usable pairs and report the others. Here both arrive in one stream, in file order, so that
 each candidate gets a verdict and the numbers of kept and removed ones add up to all. The stream is read twice, once to
-judge and once to write; a file that changes in between is an error of its reader.
+judge and once to write; a file whose candidates move or change in number in between is an error.
 """
 
 from __future__ import annotations

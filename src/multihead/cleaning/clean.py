@@ -38,7 +38,7 @@ from multihead.cleaning.settings import FILTERS, REASONS, UNUSABLE, CleanSetting
 from multihead.cleaning.statistics import Example, Statistics
 from multihead.data.corpus import Languages
 from multihead.data.readers import CorpusScan, scan_corpus
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, DataError
 from multihead.files import check_new_file, drafts_of, write_errors
 from multihead.lines.growing_file import GrowingFile, growing_file, lines_done, part_of, record_of, remove_lone_record
 from multihead.urls import url_of
@@ -260,7 +260,11 @@ def _write(scan: CorpusScan, rules: Rules, outputs: Outputs, found: Copies, watc
     ):
         judged = read_verdicts(part_of(outputs.work), scan.lines, verdict_type(rules))
         blocks = _with_copies(judged, found)
-        for candidates, (verdicts, marks) in zip(read_candidates(scan), blocks, strict=True):
+        for candidates in read_candidates(scan):
+            verdicts, marks = next(blocks, (np.empty(0, verdict_type(rules)), {}))
+            if verdicts["line"].tolist() != candidates.lines:
+                names = " or ".join(str(file.path) for file in scan.files)
+                raise DataError("has changed while it was cleaned; start again", names)
             rows = _Rows(rules, candidates, verdicts, marks)
             kept = np.flatnonzero(verdicts["reason"] == 0).tolist()
             keep((candidates.sources[place], candidates.targets[place]) for place in kept)
@@ -298,7 +302,6 @@ class _Rows:
     """The rows of a chunk, as they are written and shown."""
 
     def __init__(self, rules: Rules, candidates: Candidates, verdicts: Verdicts, marks: Marks) -> None:
-        assert verdicts["line"].tolist() == candidates.lines
         self._rules, self._candidates, self._verdicts, self._marks = rules, candidates, verdicts, marks
 
     def removed(self, place: int) -> Removed:

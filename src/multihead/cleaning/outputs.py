@@ -60,7 +60,7 @@ def check_record_file(path: Path, what: str) -> None:
     """
     if record_format(path) is None:
         known = f"{', '.join(_PAIRS)}, each also with {', '.join(_COMPRESSED)}"
-        raise ConfigurationError(f"{path}: {what} are written by the ending of the name; expected one of {known}")
+        raise ConfigurationError(f"{path}: the extension decides how {what} are written; expected one of {known}")
 
 
 @contextlib.contextmanager

@@ -44,15 +44,15 @@ class CleanSettings(Settings):
 
     skip: tuple[FilterName, ...] = ()
     """A filter to switch off: broken, length, ratio, copy, urls, numbers, swapped, leak, language, alignment,
-    duplicate, near-duplicate or similar. Repeatable."""
+    duplicate, near-duplicate or similar. May be repeated."""
     max_broken: float = Field(default=0.0, ge=0, le=1)
     """broken: share of control characters and of characters that were lost in decoding (U+FFFD). [0]"""
     max_length: int = Field(default=1000, ge=1)
     """length: characters of the longer side. [1000, about 200 words]"""
     max_ratio: float = Field(default=1.6, ge=1, le=MOST_FACTOR)
-    """ratio: how many times as long, or as short, a target is as its source lets expect. [1.6]"""
+    """ratio: factor by which a target is longer or shorter than its source suggests. [1.6]"""
     max_deviation: float = Field(default=3.5, ge=0, le=MOST_FACTOR)
-    """ratio: standard deviations of the length that are ordinary, whatever the ratio. [3.5]"""
+    """ratio: deviations of this many standard deviations are kept, whatever the ratio. [3.5]"""
     max_copied: float = Field(default=0.7, ge=0, le=1)
     """copy: share of the words of the target that also occur in the source. [0.7]"""
     max_urls: float = Field(default=0.0, ge=0, le=1)
@@ -62,19 +62,19 @@ class CleanSettings(Settings):
     max_swapped: float = Field(default=0.3, ge=0, le=MOST_FACTOR)
     """swapped: how much each side resembles the other one's language, in nats per trigram. [0.3]"""
     max_leak: float = Field(default=0.65, ge=0, le=1)
-    """leak: share of a held-out pair's word pairs that the line has, on both sides. [0.65]"""
+    """leak: share of the word pairs of a held-out pair that occur in the pair, on both sides. [0.65]"""
     max_foreign: float = Field(default=0.8, ge=0, le=1)
     """language: probability that a side is in another language than its code says. [0.8]"""
     max_surprise: float = Field(default=5.0, ge=0, le=MOST_FACTOR)
-    """alignment: nats per token that the target costs the model of --model. [5]"""
+    """alignment: negative log-probability of the target by --model, in nats per token. [5]"""
     max_copies: int = Field(default=1, ge=1)
     """duplicate: equal pairs that are kept. [1]"""
     max_near_copies: int = Field(default=1, ge=1)
-    """near-duplicate: pairs that are kept of those equal but for case, white space, punctuation and forms of
+    """near-duplicate: pairs that are kept of those that differ only in case, white space, punctuation and forms of
     characters. [1]"""
     max_similar: float = Field(default=1.0, ge=0.3, le=1)
-    """similar: share of the sequences of four characters that the pair has in common with an earlier one; 0.8 for pairs
-    with a word changed in a longer sentence. [1: none is removed]"""
+    """similar: share of the sequences of four characters that the pair has in common with an earlier one; 0.8 finds
+    long sentences that differ in a word. [1: none is removed]"""
 
     def threshold(self, name: FilterName) -> float:
         """The threshold of a filter: a pair with a greater value is removed."""

@@ -4,24 +4,24 @@ Eight bytes of a sketch in a row are a band (locality-sensitive hashing: Indyk a
 neighbors"). Two pairs of similarity J agree in one of 20 bands with the probability 1 - (1 - J^8)^20: 97% for 0.8,
 99.8% for 0.85, 1% for 0.4. Those that agree are compared.
 
-Bands go to files by their value, as hashes do in `cleaning.copies`, and each file is sorted in memory. Among many equal
-bands a pair is compared with the first few and with the last few before it, so that the work grows with the corpus and
-not with its square. Sketches are read from the verdicts again. Memory is limited by the size of the files, and by one
-bit for each row, which says what is removed.
+Bands go to files by their value, as hashes do in `cleaning.copies`, and each file is sorted in memory, in parts where
+it is large. Among many equal bands a pair is compared with the first few and with the last few before it, so that the
+work grows with the corpus and not with its square. Sketches are read from the verdicts again. Memory is limited by the
+size of these parts, and by one bit for each row, which says what is removed.
 
 A pair is removed if it is too similar to an earlier pair that is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from multihead.cleaning.copies import COPY, PAIRS, ROWS, Copies, Files, Records, read_verdicts
+from multihead.cleaning.copies import COPY, PAIRS, ROWS, Copies, Files, Part, Records, read_verdicts
 from multihead.cleaning.filters import Rules, Verdicts, verdict_type
 from multihead.cleaning.settings import REASONS
 from multihead.cleaning.sketches import SKETCH, estimate
@@ -62,7 +62,7 @@ def add_similar(verdicts: Path, rows: int, rules: Rules, folder: Path, copies: C
     edges = Files(folder, "edges", _EDGE, max(-(-rows // _BLOCK), 1))
     with verdicts.open("rb", buffering=0) as stream:
         for number in range(len(bands)):
-            for row, other in _candidates(bands.read(number)):
+            for row, other in _candidates(bands.parts(number)):
                 found = _compared(stream, kind, row, other, rules.settings.max_similar)
                 edges.append(found, found["row"] // _BLOCK)
     _remove(edges, rows, copies)
@@ -77,20 +77,31 @@ def _distribute(block: Verdicts, places: Rows, start: int, bands: Files, count: 
         bands.append(records, band * count + (records["band"] % np.uint64(count)).astype(np.int64))
 
 
-def _candidates(records: Records) -> Iterator[tuple[Rows, Rows]]:
-    """Rows with equal bands, each with an earlier one; in parts."""
-    order = np.argsort(records["band"], kind="stable")
-    values, rows = records["band"][order], records["row"][order]
-    begins = np.concatenate(([True], values[1:] != values[:-1]))[: len(rows)]
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
-    places = np.flatnonzero(~begins)
-    behind = places - first[places]
-    for back in range(1, _LAST + 1):
-        chosen = places[behind >= back]
-        yield from _parts(rows[chosen], rows[chosen - back])
-    for ahead in range(_FIRST):
-        chosen = places[behind > ahead + _LAST]
-        yield from _parts(rows[chosen], rows[first[chosen] + ahead])
+def _candidates(parts: Iterable[Part]) -> Iterator[tuple[Rows, Rows]]:
+    """Rows with equal bands, each with an earlier one; in parts.
+
+    Of each band, the first few and the last few records are kept from one part of the records to the next: what follows
+    is compared with no others.
+    """
+    kept = np.empty(0, _PLACE)
+    for part, more in parts:
+        records = np.concatenate([kept, part])
+        order = np.argsort(records["band"], kind="stable")
+        values, rows = records["band"][order], records["row"][order]
+        begins = np.concatenate(([True], values[1:] != values[:-1]))[: len(rows)]
+        starts = np.flatnonzero(begins)
+        sizes = np.diff(starts, append=len(rows))
+        first = np.repeat(starts, sizes)
+        behind = np.arange(len(rows)) - first
+        places = np.flatnonzero(~begins & (order >= len(kept)))
+        for back in range(1, _LAST + 1):
+            chosen = places[behind[places] >= back]
+            yield from _parts(rows[chosen], rows[chosen - back])
+        for ahead in range(_FIRST):
+            chosen = places[behind[places] > ahead + _LAST]
+            yield from _parts(rows[chosen], rows[first[chosen] + ahead])
+        if more:
+            kept = records[order[(behind < _FIRST) | (np.repeat(sizes, sizes) - behind <= _LAST)]]
 
 
 def _parts(rows: Rows, others: Rows) -> Iterator[tuple[Rows, Rows]]:

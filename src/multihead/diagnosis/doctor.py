@@ -116,9 +116,7 @@ def diagnose(
         diagnosis.findings += findings
         diagnosis.figures |= figures
         words = " and ".join(f"{figures[f'{side}_tokens_per_word']:.2f}" for side in ("source", "target"))
-        diagnosis.looked.append(
-            f"subwords: {len(one.sample):,} pairs cut and put together again, {words} tokens a word"
-        )
+        diagnosis.looked.append(f"subwords: {len(one.sample):,} pairs segmented and restored, {words} tokens per word")
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(0 if inputs.settings.seed is None else inputs.settings.seed)
         _check_model(inputs, tokenizers, passes, diagnosis, quick=quick)
@@ -310,7 +308,7 @@ def _choose_network(
     mean = tokens / max(len(targets), 1)
     source, target = map(len, tokenizers)
     corpus = CorpusSize(pairs, round(mean * pairs), source, target, tokenizers[1].pad_id, factors=tokenizers[0].factors)
-    return choose_model(Choices(settings), corpus, inspect_machine())
+    return choose_model(Choices(settings), corpus, inspect_machine(settings.device))
 
 
 def _small_batch(config: NetworkConfig, tokenizers: tuple[Tokenizer, Tokenizer], passes: list[TextPass]) -> Batch:

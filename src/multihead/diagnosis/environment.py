@@ -222,9 +222,9 @@ def probe() -> Facts:
     for line in written.splitlines():
         try:
             step, facts = json.loads(line)
-        except ValueError:  # what a package has printed
+            found[step] = facts
+        except (ValueError, TypeError):  # what a package has printed, which may be JSON, too
             continue
-        found[step] = facts
     for step in STEPS:
         if step not in found:
             found[step] = {"error": f"the process that was to find out {ending}"}

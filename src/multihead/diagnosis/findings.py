@@ -42,14 +42,14 @@ class FindingKind(NamedTuple):
 FINDING_KINDS: dict[str, FindingKind] = {
     "unequal-lines": FindingKind("align the files anew: line n of the one must translate line n of the other", error=0),
     "misaligned": FindingKind(
-        "compare both files around the first line named; a line is missing or too many there", error=0
+        "compare both files around the first line named: a line is missing or extra there", error=0
     ),
     "unrelated": FindingKind(
         "were the lines of one file shuffled or sorted, or is it another text? Pair the files anew", error=0
     ),
     "changed": FindingKind(
-        "what is found is true of the text that is there now; to look at that of the training, put it back, or start "
-        "where the paths lead to it"
+        "the findings describe the files as they are now; to check the text of the training, restore it, or run the "
+        "command in the folder where the training was started"
     ),
     "not-utf8": FindingKind(
         "correct the lines, or convert the file: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW", error=0.01
@@ -58,36 +58,36 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "mojibake": FindingKind(
         "UTF-8 was read as Windows-1252: get the original, or undo it by text.encode('cp1252').decode()", 0.001, 0.1
     ),
-    "unreadable": FindingKind("mend the file; the sentence says where it cannot be read", error=0),
+    "unreadable": FindingKind("repair the file; the message says where it cannot be read", error=0),
     "empty": FindingKind(
         "these pairs are left out; write the missing side, or take the line from both files", 0.01, 0.5
     ),
     "empty-both": FindingKind("these pairs are left out; nothing is lost, take the line from both files", math.inf),
-    "not-a-pair": FindingKind("these records are left out; mend them, the detail says how", 0, 0.5),
+    "not-a-pair": FindingKind("these records are left out; the detail says what to correct", 0, 0.5),
     "equal-sides": FindingKind("remove the pairs that are not translated: a model learns to copy from them", 0.01, 0.5),
     "swapped-pairs": FindingKind("exchange the two sides of these lines", 0, 0.2),
     "swapped-files": FindingKind("exchange the two files (source for target)", error=0),
-    "wrong-language": FindingKind("give the files that are meant, or the right language code"),
+    "wrong-language": FindingKind("name the right files, or correct the language code"),
     "length-ratio": FindingKind(
         "look at the lines: a side is cut off, or holds another sentence; remove them", 0.001, 0.2
     ),
     "duplicates": FindingKind("keep one of each, unless they are meant to weigh more", 0.1),
     "many-targets": FindingKind("expected where context decides; else keep the best translation of each", 0.2),
-    "leaked-pairs": FindingKind("remove these pairs from the training text: figures on them measure memory", 0, 0.01),
+    "leaked-pairs": FindingKind("remove these pairs from the training text: scores on them measure memory", 0, 0.01),
     "leaked-variants": FindingKind(
         "remove these pairs from the training text: they differ in case, space or punctuation alone", 0, 0.01
     ),
     "leaked-sources": FindingKind("as a rule remove these sources from the training text, too", 0.01),
     "byte-characters": FindingKind(
-        "give a coverage of 1 or a larger vocabulary, or put these characters into their usual form", 0.001
+        "set coverage to 1, learn a larger vocabulary, or normalize these characters", 0.001
     ),
     "many-tokens": FindingKind("learn subwords from text of this language, or more of them (vocab_size)"),
-    "round-trip": FindingKind("a tokenizer must give back the text that it was given: do not use this one", error=0),
+    "round-trip": FindingKind("a tokenizer must restore the text that it was given: do not use this one", error=0),
     "initial-loss": FindingKind(
         "the scale of the first weights is wrong for this size: try the preset's initialization"
     ),
     "learned-nothing": FindingKind(
-        "its loss is no better than guessing: were text and tokenizers those of its training?"
+        "its loss is no better than guessing: check that text and tokenizers are those of its training"
     ),
     "does-not-learn": FindingKind(
         "a sound model learns a few sentences by heart: look for a part that has no gradient", error=0
@@ -97,7 +97,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
         "as deep networks with post-norm do: take a longer warm-up and a lower rate, or norm = pre", warning=math.inf
     ),
     "sees-the-future": FindingKind("the decoder's mask is wrong: no position may see those behind it", error=0),
-    "sees-padding": FindingKind("padding is not masked: a sentence depends on its neighbours in the batch", error=0),
+    "sees-padding": FindingKind("padding is not masked: a sentence depends on its neighbors in the batch", error=0),
     "loss-differs": FindingKind(
         "training computes another function than translating: compare hidden() with loss()", error=0
     ),

@@ -88,6 +88,8 @@ COMMON_WORDS = {
 
 _MIN_SHARE = 0.12
 """Minimum share of these words among all words of a text; below it no language is returned."""
+_MIN_WORDS = 10
+"""Minimum number of them: one or two in a few lines prove nothing."""
 _MARGIN = 1.4
 """Languages whose share of these words is within this factor of the best are not told apart."""
 
@@ -125,12 +127,11 @@ def guess_languages(lines: Iterable[str]) -> frozenset[str]:
 
 def _languages_by_words(text: list[str]) -> frozenset[str]:
     words = Counter(word for line in text for word in re.findall(r"\w+", line.casefold()))
-    total = words.total()
-    shares = {code: sum(words[word] for word in small.split()) / total for code, small in COMMON_WORDS.items()}
-    best = max(shares.values())
-    if best < _MIN_SHARE:
+    counts = {code: sum(words[word] for word in small.split()) for code, small in COMMON_WORDS.items()}
+    best = max(counts.values())
+    if best < max(_MIN_SHARE * words.total(), _MIN_WORDS):
         return frozenset()
-    return frozenset(code for code, share in shares.items() if share * _MARGIN > best)
+    return frozenset(code for code, count in counts.items() if count * _MARGIN > best)
 
 
 _BITS = 16

@@ -29,6 +29,7 @@ _FEATURES = (
 """The features that kernels use, by the names that Linux gives them."""
 
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
 
 
 def system() -> dict[str, Any]:
@@ -68,8 +69,8 @@ def threads() -> dict[str, Any]:
 def memory() -> dict[str, int | None]:
     """The memory of the machine, or of its container, and what of it is free for programs."""
     total, free = [], []
-    with contextlib.suppress(OSError, ValueError):
-        rows = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    with contextlib.suppress(OSError, ValueError, LookupError):  # some containers list other rows
+        rows = (line.split() for line in _MEMORY.read_text(encoding="ascii").splitlines())
         kilobytes = {row[0].rstrip(":"): int(row[1]) for row in rows}
         total.append(kilobytes["MemTotal"] << 10)
         free.append(kilobytes["MemAvailable"] << 10)
@@ -99,8 +100,11 @@ def cache() -> dict[str, Any]:
     folder = _cache_folder()
     if folder is None:
         return {"folder": None, "bytes": 0}
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    return {"folder": str(folder), "bytes": sum(sizes)}
+    size = 0
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):  # another process is compiling, and has just removed it
+            size += path.stat().st_size * path.is_file()
+    return {"folder": str(folder), "bytes": size}
 
 
 def _cache_folder() -> Path | None:

@@ -40,10 +40,10 @@ from multihead.training.optimizer import build_optimizer
 from multihead.training.step import train_step
 
 ROWS, MAX_TOKENS = 6, 16
+"""Size of the batch."""
 
 _FIRST = 4
 """Random ids are at least this: smaller ones are special in most vocabularies."""
-"""Size of the batch."""
 _BOUND = 1e-3
 """Largest effect of rounding, as a share of the largest logit."""
 _FIRST_LOSS = 1.5

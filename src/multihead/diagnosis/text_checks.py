@@ -213,7 +213,7 @@ class TextPass:
             every.append(make_finding("misaligned", name, count, len(lines), what, starts))
         places = np.flatnonzero(outliers)
         if len(places):
-            what = f"{len(places):,} of {len(lines):,} pairs have sides whose lengths do not go together"
+            what = f"{len(places):,} of {len(lines):,} pairs have sides of incompatible lengths"
             first = lines[places[:MAX_LINES]].tolist()
             every.append(make_finding("length-ratio", name, len(places), len(lines), what, first))
         return every
@@ -222,7 +222,7 @@ class TextPass:
         name, every = self.corpus.name, []
         repeated = find_repeated(hash_pairs(source, target))
         if len(repeated):
-            what = f"{len(repeated):,} of {len(lines):,} pairs stand at an earlier line, too"
+            what = f"{len(repeated):,} of {len(lines):,} pairs repeat an earlier one"
             first = lines[repeated[:MAX_LINES]].tolist()
             every.append(make_finding("duplicates", name, len(repeated), len(lines), what, first))
         several = multiple_targets(source, target)

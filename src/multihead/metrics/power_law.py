@@ -30,6 +30,8 @@ FEWEST = 3
 """Different numbers of pairs below which there is no estimate."""
 _EXPLAINED = (0.95, 0.9)
 """Share of the variance of ln L, and of B, that the lines have to explain."""
+_SAME = 1e-5
+"""Share of the loss by which losses have to differ: no line can be fitted through equal ones."""
 _DRAWS, _SEED = 4000, 12345
 _LARGEST = 300.0  # exponents of e beyond this say nothing more
 
@@ -98,6 +100,10 @@ def estimate_gain(trainings: Sequence[Training], pairs: int, factor: float = 2.0
     )
     if losses.min() <= 0:
         return Gain(pairs, factor, f"a loss is {losses.min():g}, and a power law has none that is not positive")
+    if np.ptp(losses) < _SAME * losses.max():
+        return Gain(pairs, factor, "all losses are the same")
+    if not np.ptp(scores):
+        return Gain(pairs, factor, f"the BLEU of all trainings is {scores[0]:.1f}")
     power, score = _Line.fit(logs, np.log(losses)), _Line.fit(losses, scores)
     refusal = _refuse(power, score)
     if refusal is not None:
@@ -124,7 +130,9 @@ def _refuse(power: _Line, score: _Line) -> str | None:
         return "the loss did not fall with more pairs"
     if power.explained < _EXPLAINED[0]:
         return f"the losses are not on a power law of the pairs, which explains {power.explained:.0%} of their variance"
-    if score.explained < _EXPLAINED[1] or score.coefficients[1] >= 0:
+    if score.coefficients[1] >= 0:
+        return "BLEU did not rise as the loss fell"
+    if score.explained < _EXPLAINED[1]:
         return f"BLEU does not follow the loss, which explains {score.explained:.0%} of its variance"
     return None
 
@@ -149,7 +157,7 @@ class _Line:
     errors: float
     """Sum of squared errors."""
     explained: float
-    """Share of the variance of y: 1 if all y are equal."""
+    """Share of the variance of y, whose values differ."""
     design: Numbers
     """X, [points, 2]."""
 
@@ -159,7 +167,7 @@ class _Line:
         coefficients: Numbers = np.linalg.lstsq(design, y, rcond=None)[0].astype(np.float64)
         errors = float(((y - design @ coefficients) ** 2).sum())
         total = float(((y - y.mean()) ** 2).sum())
-        return cls(coefficients, errors, 1 - errors / total if total else 1.0, design)
+        return cls(coefficients, errors, 1 - errors / total, design)
 
     def draw(self, random: np.random.Generator) -> Numbers:
         """Coefficients from the posterior, [draws, 2]."""

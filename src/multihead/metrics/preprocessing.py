@@ -57,7 +57,7 @@ class PreprocessingRemark:
 
     def __str__(self) -> str:
         looks = {
-            "tokenised": "tokenised",
+            "tokenised": "tokenized",
             "subwords": "cut into subwords",
             "lower-cased": "lower-cased",
         }[self.kind]

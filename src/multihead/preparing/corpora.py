@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from multihead.configuration import Settings
@@ -102,11 +103,23 @@ def scan_files(settings: PrepareSettings) -> TextFiles:
     train = _spelled_alike(_scan_all(_named_corpora(settings), settings), spellings)
     weights = mixed(settings, train, [corpus.scan.lines for corpus in train])
     train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
-    named = settings.valid or ()
-    if settings.valid_source is not None:
-        named = (CorpusSettings(source=settings.valid_source, target=settings.valid_target),)
-    valid = _spelled_alike(_scan_all(named, settings), spellings)
+    valid = _spelled_alike(_scan_all(_named_valid(settings), settings), spellings)
     return TextFiles(tuple(train), valid[0].scan if valid else None, tuple(valid))
+
+
+def local_files(settings: PrepareSettings) -> list[str]:
+    """The files on this machine that ``settings`` name, as `file_record` writes them.
+
+    Patterns and folders stand for the files that they match now.
+    """
+    found: list[str] = []
+    for one in (*_named_corpora(settings), *_named_valid(settings)):
+        for named in (one.source, one.target):
+            for path in named if isinstance(named, tuple) else (named,):
+                if path is not None and url_of(path) is None:
+                    with suppress(DataError):  # no file has such a name any more
+                        found += [str(file) for file, _ in shards(path) if file.is_file()]
+    return found
 
 
 def mixed(settings: PrepareSettings, corpora: Sequence[WeightedCorpus], pairs: Sequence[int]) -> list[float]:
@@ -165,8 +178,8 @@ def _backward(corpus: WeightedCorpus, twin: int) -> WeightedCorpus:
     source, target = corpus.languages
     if source is None or target is None or normalize_code(source) == normalize_code(target):
         raise ConfigurationError(
-            f"{corpus.name}: is to be read both ways, and its languages are {source or 'not known'} and "
-            f"{target or 'not known'}; name two: source_language and target_language"
+            f"{corpus.name}: to read it in both directions, its two languages have to be known, but they are "
+            f"{source or 'unknown'} and {target or 'unknown'}; set source_language and target_language"
         )
     return replace(corpus, scan=ReversedScan(corpus.scan), languages=(target, source), twin=twin)
 
@@ -191,6 +204,12 @@ def _named_corpora(settings: PrepareSettings) -> tuple[CorpusSettings, ...]:
             "--source FILE.tsv)"
         )
     return (CorpusSettings(source=settings.source, target=settings.target),)
+
+
+def _named_valid(settings: PrepareSettings) -> tuple[CorpusSettings, ...]:
+    if settings.valid_source is not None:
+        return (CorpusSettings(source=settings.valid_source, target=settings.valid_target),)
+    return settings.valid or ()
 
 
 def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
@@ -246,8 +265,8 @@ def apportion(total: int, shares: Sequence[float | int], limits: Sequence[int]) 
     parts: dict[int, int] = {}
     while True:
         rest = [i for i in range(len(shares)) if i not in parts]
-        left = total - sum(parts.values())
-        due = {i: left * shares[i] / sum(shares[j] for j in rest) for i in rest}
+        left, whole = total - sum(parts.values()), sum(shares[i] for i in rest)
+        due = {i: left * shares[i] / whole for i in rest}
         full = {i: limits[i] for i in rest if due[i] >= limits[i]}
         if not full:
             break

@@ -32,7 +32,10 @@ def tempered(
         temperature: T, at least 1.
     """
     seen = [size * weight for size, weight in zip(sizes, weights, strict=True)]
-    totals = {group: math.fsum(n for n, own in zip(seen, groups, strict=True) if own == group) for group in groups}
+    members: dict[Hashable, list[float]] = {}
+    for group, pairs in zip(groups, seen, strict=True):
+        members.setdefault(group, []).append(pairs)
+    totals = {group: math.fsum(own) for group, own in members.items()}
     power = 1 / temperature - 1
     found = [
         weight * totals[group] ** power if totals[group] else 0.0 for weight, group in zip(weights, groups, strict=True)

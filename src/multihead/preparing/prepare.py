@@ -18,10 +18,11 @@ not depend on the number of cores. After it was stopped or killed, the work goes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from multihead.data.order import usual_order
 from multihead.data.store_writers import ParallelWriter, Sizes
 from multihead.data.text_files import one_cell
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.files import remove, sha256_of, write_errors, write_text
+from multihead.files import remove, write_errors, write_text
 from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings, pick_fields
 from multihead.preparing.context import with_documents
 from multihead.preparing.corpora import (
@@ -43,6 +44,7 @@ from multihead.preparing.corpora import (
     choose_held_out,
     corpus_record,
     file_records,
+    local_files,
     mix_again,
     scan_files,
 )
@@ -50,7 +52,15 @@ from multihead.preparing.directions import by_direction, choose_symbols, directi
 from multihead.preparing.journal import Journal, digest_of, has_shards
 from multihead.preparing.prepared import Manifest, PreparedText, data_digests, open_prepared, read_manifest
 from multihead.preparing.shards import SHARD, Encoder, Joiner, read_shards
-from multihead.preparing.subwords import Vocabulary, choose_longest, choose_terms, keep_vocabulary, learn_vocabulary
+from multihead.preparing.subwords import (
+    Vocabulary,
+    choose_longest,
+    choose_terms,
+    keep_vocabulary,
+    learn_vocabulary,
+    read_terms,
+    terms_digest,
+)
 from multihead.text.language_tokens import toward
 from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
@@ -145,8 +155,8 @@ def _prepare_at(url: str, given: PrepareSettings, context: RunContext, engine: E
                 begun.finish(folder, given, told, engine)
             elif not made_from.is_file() or made_from.read_text(encoding="utf-8") != begun.journal.digest:
                 raise DifferentTextError(
-                    f"{url}: text that was prepared from other files or with other settings is uploaded there in part; "
-                    f"start that command again, or remove what is there"
+                    f"{url}: holds a part of text that was prepared from other files or with other settings; run that "
+                    f"command again to finish its upload, or remove what is there"
                 )
 
     folder = prepare_at(url, work, context.say, context.stop_signal)
@@ -174,24 +184,40 @@ def _open_finished(
                 f"{place}: holds text that was prepared with other settings ({changes}); "
                 "choose a new folder, or give the settings as they were"
             )
-        if (changed := _changed_file(manifest.data)) is not None:
+        if (change := _change_of_files(folder, settings, manifest)) is not None:
             raise ConfigurationError(
-                f"{place}: holds what was prepared from {changed}, and that file has changed since; choose a new "
-                "folder, or remove this one to prepare the text again"
+                f"{place}: holds what was prepared {change}; choose a new folder, or remove this one to prepare the "
+                "text again"
             )
     work_folder.remove_leftovers(folder)
     say(f"{place}: is prepared, with {manifest.data.pairs:,} training pairs")
     return open_prepared(folder, manifest.data)
 
 
-def _changed_file(data: DataConfig) -> str | None:
-    """The first file of text whose content is another one than it was; files that are not on this machine are not."""
+def _change_of_files(folder: Path, settings: PrepareSettings, manifest: Manifest) -> str | None:
+    """How the files that the settings name differ from those that were read: the first one that is new or has changed.
+
+    Files that are not on this machine are not compared.
+    """
+    data = manifest.data
     records = (*data.corpora, *([] if data.valid is None else [data.valid]), *data.valid_more)
     files = {file.path: file.sha256 for record in records for file in record.files}
-    for name, sha256 in files.items():
-        if url_of(name) is None and Path(name).is_file() and digest(Path(name)).sha256 != sha256:
-            return name
-    return None
+    for name in local_files(settings):
+        if name not in files and folder.absolute() not in Path(name).absolute().parents:
+            return f"without {name}, which the settings name now, too"
+    changed: Iterator[str] = (
+        name for name, sha256 in files.items() if _is_here(name) and digest(Path(name)).sha256 != sha256
+    )
+    terms, reason = settings.terms, manifest.reasons.get("terms", "")
+    if terms is not None and _is_here(terms) and terms_digest(read_terms(terms)) not in reason:
+        changed = chain([str(terms)], changed)
+    first = next(changed, None)
+    return None if first is None else f"from {first}, and that file has changed since"
+
+
+def _is_here(name: str | Path) -> bool:
+    """Whether this is a file on this machine."""
+    return url_of(name) is None and Path(name).is_file()
 
 
 def write_manifest(folder: Path, config: DataConfig, asked: dict[str, object], reasons: dict[str, str]) -> None:
@@ -220,7 +246,7 @@ def journal_for(
             "subwords": None if tokenizers is None else [tokenizer.digest for tokenizer in tokenizers],
             "versions": [version("multihead"), version("tokenizers")],
             "shard": SHARD,
-            **({} if settings.terms is None else {"terms": sha256_of(settings.terms)}),
+            **({} if settings.terms is None else {"terms": digest(settings.terms).sha256}),
         }
     )
     return Journal(folder, known)

@@ -119,11 +119,6 @@ class PreparedText:
             for index in sorted(set(sizes.argmax(0).tolist()))
         ]
 
-    def _sizes(self, batch: Array) -> list[int]:
-        """The number of tokens of a batch, including padding, and that of pairs of tokens."""
-        widths = [int(side.lengths_of(batch).max()) + 1 for side in (self.train.source, self.train.target)]
-        return [len(batch) * sum(width**power for width in widths) for power in (1, 2)]
-
     @property
     def valid_parts(self) -> list[tuple[Direction | None, slice]]:
         """The validation pairs of each direction; of a single direction, which needs no name, all of them."""

@@ -76,14 +76,24 @@ def choose_terms(choices: Choices, tokenizer: Tokenizer) -> Terms | None:
     path = choices.requested("terms")
     if path is None:
         return None
-    terms = parse_terms(read_lines(path), path)
+    terms = read_terms(path)
     if not knows_terms(tokenizer):
         raise ConfigurationError(
             f"terms: the given model was trained without, so its vocabulary lacks {' '.join(OF_SOURCES)}: leave terms "
             "out, or train a new model"
         )
-    choices.reasons["terms"] = f"{len(terms.entries):,} terms, SHA-256 {terms.digest[:12]}"
+    choices.reasons["terms"] = f"{len(terms.entries):,} terms, SHA-256 {terms_digest(terms)}"
     return terms
+
+
+def read_terms(path: Path) -> Terms:
+    """The terms in a file; errors as `text.terms.parse_terms`, or if it cannot be read."""
+    return parse_terms(read_lines(path), path)
+
+
+def terms_digest(terms: Terms) -> str:
+    """What the reason of a preparation says of its terms, and identifies them."""
+    return terms.digest[:12]
 
 
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:

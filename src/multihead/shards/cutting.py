@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from multihead.data.parquet_files import MAGIC
-from multihead.data.text_files import TextScan, decode_line, refuse_pipe, scan_stream, split_lines
+from multihead.data.text_files import PARQUET, TextScan, decode_line, refuse_pipe, scan_stream, split_lines
 from multihead.errors import DataError
 from multihead.shards import parquet, storage
 
@@ -71,7 +70,7 @@ class Part:
             yield decode_line(raw_line, self.name, number)
 
     def _changed(self) -> DataError:
-        return DataError("has changed since the work began; begin anew with another --output", self.name)
+        return DataError("has changed since the work began; start again with another --output", self.name)
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def cut(names: Sequence[str], lines: int, column: str | None = None) -> CutText:
         if not storage.is_remote(place):
             refuse_pipe(storage.local_path(place))
         with storage.open_bytes(place) as raw:
-            is_parquet = raw.peek(4)[:4] == MAGIC
+            is_parquet = raw.peek(len(PARQUET))[: len(PARQUET)] == PARQUET
         if is_parquet:
             digests.append(_cut_parquet(cutter, place, name, column))
         else:

@@ -78,8 +78,8 @@ class ShardFolder:
             if int(number) in found:
                 raise FormatError(
                     f"{self._place}: shard {int(number)} was computed twice, with different results: do all machines "
-                    "have the same version of multihead, and the same kind of processor? Remove the folder to begin "
-                    "anew"
+                    "have the same version of multihead, and the same kind of processor? To start again, remove "
+                    "the folder"
                 )
             found[int(number)] = name
         return found
@@ -169,7 +169,7 @@ def shard_folder(
     wanted: dict[str, Any] = {**json.loads(json.dumps(made_from)), "shards": count}
     folder, known = ShardFolder(output, wanted, count, assemble), _read_record(place)
     if known is None:
-        if not storage.names_in(place):
+        if storage.exists(output) and not storage.names_in(place):
             storage.remove_folder(place)  # its removal was interrupted
         storage.check_new(output)
     with _locked(place):
@@ -213,8 +213,8 @@ def _compare(place: str, output: str, known: Mapping[str, Any], wanted: Mapping[
     if names:
         changes = ", ".join(f"{name} was {known.get(name)}, now {wanted.get(name)}" for name in names)
         raise ConfigurationError(
-            f"{place}: is what an earlier command has done of {output}, and it was another one ({changes}). To go on "
-            "give the same again; to begin anew remove it"
+            f"{place}: was begun for {output} by an earlier command with other settings ({changes}). To continue, "
+            "repeat that command; to start again, remove it"
         )
 
 
@@ -228,7 +228,7 @@ def _read_record(place: str) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError):
         right = False
     if not right:
-        raise FormatError(f"{place}/{_RECORD}: damaged. To begin anew remove {place}")
+        raise FormatError(f"{place}/{_RECORD}: damaged. To start again, remove {place}")
     return record
 
 

@@ -269,7 +269,8 @@ def read_words(folder: OpenFolder) -> BertWords:
         FormatError: the folder has no vocabulary, or it is damaged.
     """
     if WORD_PIECES in folder:
-        entries = folder.read_text(WORD_PIECES).removesuffix("\n").split("\n")
+        # Git may have written CR LF. A CR alone could be an entry.
+        entries = folder.read_text(WORD_PIECES).replace("\r\n", "\n").removesuffix("\n").split("\n")
         described = folder.read_json(DESCRIPTION) if DESCRIPTION in folder else {}
         # The first published models have no such setting, and were all uncased.
         return _word_pieces(folder.path / WORD_PIECES, entries, bool(described.get("do_lower_case", True)))

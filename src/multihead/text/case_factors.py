@@ -86,7 +86,9 @@ class CaseTokenizer(WrappedTokenizer):
 
     def __init__(self, inner: Tokenizer) -> None:
         if type(inner) not in (BytePairTokenizer, SymbolTokenizer, ContextTokenizer):
-            raise ConfigurationError(f"source_factors: a {type(inner).__name__} cuts no text in lower case")
+            raise ConfigurationError(
+                f"source_factors: expected byte-pair merges learned by multihead, got a {type(inner).__name__}"
+            )
         raised = [symbol for symbol in inner.symbols if lowered(symbol) != symbol]
         if raised:
             raise ConfigurationError(

@@ -99,14 +99,17 @@ class HuggingFaceTokenizer(ForeignTokenizer):
             table = _byte_level()
             return [b"".join(table.get(c, c.encode()) for c in token) for token in self._vocabulary]
         names = {name: bytes([byte]) for byte, name in enumerate(BYTE_TOKENS)} if "ByteFallback" in kinds else {}
-        # What an entry adds shows after another one, since decoders treat the start of a text in another way.
+        # What an entry adds shows after another one, since decoders treat the start of a text in another way; and one
+        # that drops the space after the last word, before another one.
         anchor = self._anchor()
+        last = [anchor] if "BPEDecoder" in kinds else []
         with _library_errors("cannot decode its entries"):
             before = self._backend.decode([anchor])
-            after = self._backend.decode_batch([[anchor, i] for i in range(len(self))])
+            behind = self._backend.decode([anchor, *last]).removeprefix(before)
+            found = self._backend.decode_batch([[anchor, i, *last] for i in range(len(self))])
         return [
-            names.get(token) or text.removeprefix(before).encode()
-            for token, text in zip(self._vocabulary, after, strict=True)
+            names.get(token) or text.removeprefix(before).removesuffix(behind).encode()
+            for token, text in zip(self._vocabulary, found, strict=True)
         ]
 
     def _anchor(self) -> int:

@@ -46,7 +46,7 @@ class LanguageTokenizer(WrappedTokenizer):
         super().__init__(inner)
         for code in languages:
             if not code.isprintable() or not code or " " in code or len(code) > _LONGEST_CODE:
-                raise ConfigurationError(f"{code!r:.200} is no language's code; expected one such as de or pt-BR")
+                raise ConfigurationError(f"{code!r:.200} is not a language code; expected one such as de or pt-BR")
         if len(set(languages)) < len(languages):
             raise ConfigurationError(f"the languages {', '.join(languages)} are not all different")
         self.languages = tuple(languages)

@@ -128,10 +128,10 @@ class Terms:
         words, known = words_of(target), dict[Term, bool]()
 
         def wanted(term: Term, place: int) -> bool:
-            drawn = zlib.crc32(f"{place}\t{source}\t{target}".encode("utf-8", "surrogatepass")) & 1
-            if drawn and term not in known:
+            if term not in known:
                 known[term] = has_form(words, term)
-            return bool(drawn) and known[term]
+            # The hash reads the whole pair: it is only computed for terms of which some are annotated, up to `MOST`.
+            return known[term] and bool(zlib.crc32(f"{place}\t{source}\t{target}".encode("utf-8", "surrogatepass")) & 1)
 
         return self.annotate(source, wanted)
 

@@ -212,7 +212,7 @@ def test_segmentations_are_as_frequent_as_the_algorithm_has_them(
     if whose == "ours":
         ours = SubwordNMT(codes)
         lines = [ours.apply(word, p, draw) for _ in range(count)]
-    else:  # so that what is compared with is known to be the right thing
+    else:  # checks the reference itself
         monkeypatch.setattr(random, "random", draw)
         theirs = package(codes.text())
         lines = [theirs.process_line(word, p) for _ in range(count)]
@@ -285,6 +285,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
             Codes.load(tmp_path / name)
     with pytest.raises(ConfigurationError, match="merges is -1"):
         Codes.read([], most=-1)
+
+
+def test_a_byte_order_mark_does_not_hide_the_version(tmp_path: Path) -> None:
+    (tmp_path / "codes").write_text("#version: 0.2\na b\n", encoding="utf-8-sig", newline="\n")
+    assert Codes.load(tmp_path / "codes") == Codes((("a", "b"),), "0.2")
 
 
 def test_a_vocabulary_is_read_with_its_threshold() -> None:

@@ -41,7 +41,7 @@ LETTERS = st.sampled_from(["ab ", "a ", "abc  ", "abcdefgh  ", "ab\u00a0 ", "ab\
 @example(lines=["aaaaaaa aaa aa", "abcabcabc bcabc"], merges=50, min_frequency=1, long=200)
 @example(lines=["aaaaaaa aaa aa", "abcabcabc bcabc"], merges=50, min_frequency=1, long=1)
 def test_codes_are_the_package_s(lines: list[str], merges: int, min_frequency: int, long: int) -> None:
-    """Whichever words count as long."""
+    """For any limit from which words count as long."""
     assume(any(len(word) > 1 for line in lines for word in line.split(" ")))  # without a pair the package fails
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "_LONG", long)
@@ -49,7 +49,7 @@ def test_codes_are_the_package_s(lines: list[str], merges: int, min_frequency: i
 
 
 def test_a_merge_in_a_long_word_takes_time_for_what_it_joins() -> None:
-    """Two words of equal pairs, one of them much longer: both are asked for as many symbols."""
+    """Two words of equal pairs, one much longer: the same number of symbols of both is read."""
     touched = []
     for length in (2_000, 20_000):
         word = learning._LongWord((*"ab" * 10, *"c" * length))

@@ -52,7 +52,7 @@ class Codes:
             ConfigurationError: ``most`` is negative.
         """
         if most is not None and most < 0:
-            raise ConfigurationError(f"merges is {most}: it is how many of the codes to use, at least 0")
+            raise ConfigurationError(f"merges is {most}; expected the number of codes to use, 0 or more")
         merges: list[tuple[str, str]] = []
         version = "0.1"
         blank = 0
@@ -84,7 +84,7 @@ class Codes:
         """
         path = Path(path)
         try:
-            text = path.read_bytes().decode("utf-8")
+            text = path.read_bytes().decode("utf-8-sig")  # a byte order mark would hide the version
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise FormatError(f"{path}: there is no such codes file; check the name") from error
         except UnicodeDecodeError as error:
