@@ -54,11 +54,11 @@ HOSTILE = [
     "\u200b\u00ad",
     "x" * 200,
 ]
-"""Lines that try a tokenizer: typed control symbols, word marks, emoji, spaces, unknown characters."""
+"""Lines that are hard to tokenize: typed control symbols, word marks, emoji, spaces, unknown characters."""
 
 
 def _sentences(count: int, words: dict[str, list[str]] = GERMAN, seed: int = 0) -> list[str]:
-    """Sentences of a small language; with the same seed, those of two languages translate each other."""
+    """Sentences of a small language; those of two languages with the same seed are translations of each other."""
     draw = random.Random(seed)
     return [" ".join(part[draw.randrange(len(part))] for part in words.values()) for _ in range(count)]
 
@@ -103,7 +103,7 @@ def _pieces_of(model: bytes) -> list[str]:
 
 
 def _randomize(model: nn.Module, seed: int) -> nn.Module:
-    """Draw all parameters, also biases and norms, and the bias of the output."""
+    """Draw all parameters at random, including biases, norms and the output bias."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(tensor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -122,7 +122,7 @@ def _randomize(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _learn(model: Any, folder: Path, languages: dict[str, str], updates: int) -> None:
-    """Train a model on the small language, so that its translations are of different lengths and end."""
+    """Train a model on the small language, so that its translations end and have different lengths."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, **languages)
@@ -165,7 +165,7 @@ def _write_json(path: Path, content: Any) -> None:
 def _build_marian(
     folder: Path, pieces: SentencePieces, *, languages: Sequence[str] = (), separate: bool = False, **settings: Any
 ) -> Any:
-    """A folder of a MarianMT model, as OPUS-MT has them.
+    """Write the folder of a MarianMT model like those of OPUS-MT.
 
     Args:
         folder: an existing folder.
@@ -212,7 +212,7 @@ def _build_marian(
 
 
 def _build_m2m100(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
-    """A folder of an M2M-100 model, whose languages are the 100 that its tokenizer has; returns the model."""
+    """Write the folder of an M2M-100 model with the 100 languages of its tokenizer; returns the model."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer
 
     (folder / "sentencepiece.bpe.model").write_bytes(pieces.joint)
@@ -227,7 +227,7 @@ def _build_m2m100(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
 
 
 def _build_nllb(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
-    """A folder of an NLLB-200 model; returns the model."""
+    """Write the folder of an NLLB-200 model; returns the model."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration, NllbTokenizer
 
     (folder / "sentencepiece.bpe.model").write_bytes(pieces.joint)
@@ -243,7 +243,7 @@ def _build_nllb(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
 
 
 def _build_mbart50(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
-    """A folder of an mBART-50 model; returns the model."""
+    """Write the folder of an mBART-50 model; returns the model."""
     from transformers import MBart50Tokenizer, MBartConfig, MBartForConditionalGeneration
 
     (folder / "sentencepiece.bpe.model").write_bytes(pieces.both)
@@ -296,7 +296,7 @@ class Foreign:
 
     pieces: SentencePieces
     hostile: tuple[str, ...] = tuple(HOSTILE)
-    """Lines that try a tokenizer."""
+    """Lines that are hard to tokenize."""
     train_pieces = staticmethod(_train_sentencepiece)
     written = staticmethod(_written)
 
@@ -306,11 +306,11 @@ class Foreign:
         return _sentences(count, ENGLISH if english else GERMAN, seed)
 
     def marian(self, folder: Path, **settings: Any) -> Any:
-        """A MarianMT model as OPUS-MT has them: `_build_marian`."""
+        """A MarianMT model like those of OPUS-MT: `_build_marian`."""
         return _build_marian(folder, self.pieces, **settings)
 
     def m2m100(self, folder: Path, **settings: Any) -> Any:
-        """An M2M-100 model, whose languages are the 100 that its tokenizer has."""
+        """An M2M-100 model with the 100 languages of its tokenizer."""
         return _build_m2m100(folder, self.pieces, **settings)
 
     def nllb(self, folder: Path, **settings: Any) -> Any:
@@ -339,13 +339,13 @@ class Sides:
     network: Transformer
 
     def check_source(self, lines: Sequence[str], before: str = "") -> None:
-        """Our ids of texts are theirs, where the text has no control symbol. ``before``: what they type before each."""
+        """Check that our ids of texts without control symbols equal theirs; they prepend ``before`` to each text."""
         ours = self.parts.source_tokenizer
         theirs = self.tokenizer([before + line for line in lines])["input_ids"]
         assert [[*ids, ours.eos_id] for ids in ours.encode_batch(lines)] == theirs
 
     def check_target(self, lines: Sequence[str]) -> None:
-        """Our ids and decoded texts of a target are theirs."""
+        """Check that our ids and decoded texts of targets equal theirs."""
         ours = self.parts.target_tokenizer
         theirs = self.tokenizer(text_target=list(lines))["input_ids"]
         encoded = ours.encode_batch(lines)
@@ -361,7 +361,7 @@ class Sides:
 
     @torch.no_grad()
     def check_logits(self, lines: Sequence[str], allowed: float = 1e-4) -> None:
-        """Equal logits for random targets after the begin symbol."""
+        """Check that the logits for random targets after the begin symbol are equal."""
         source, lengths = self.batch(lines)
         generator = torch.Generator().manual_seed(0)
         target = torch.randint(4, self.parts.config.target_vocab, (len(lines), 9), generator=generator)
@@ -374,10 +374,10 @@ class Sides:
 
     @torch.no_grad()
     def check_search(self, lines: Sequence[str], beams: Sequence[int] = (1, 4), longest: int = 48) -> None:
-        """Equal translations, in plain search and in the compiled one.
+        """Check that translations are equal, by the plain and by the compiled search.
 
-        At the length limit `transformers` ranks hypotheses without an end among the others, and we do not, so lines
-        where either side returns such a one are not compared. They are few.
+        At the length limit, `transformers` ranks unfinished hypotheses among the others, and we do not. The few lines
+        for which either side returns an unfinished hypothesis are not compared.
         """
         tokenizer = self.parts.target_tokenizer
         source, lengths = self.batch(lines)
@@ -438,13 +438,13 @@ def foreign() -> Foreign:
 
 @pytest.fixture(scope="session")
 def opus_mt(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """A MarianMT model that translates the small language, and its folder; neither is to be changed."""
+    """A MarianMT model that translates the small language, and its folder; tests must not change them."""
     folder = tmp_path_factory.mktemp("opus-mt")
     return foreign.marian(folder, updates=80), folder
 
 
 @pytest.fixture(scope="session")
 def nllb_200(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """An NLLB-200 model that translates the small language, and its folder; neither is to be changed."""
+    """An NLLB-200 model that translates the small language, and its folder; tests must not change them."""
     folder = tmp_path_factory.mktemp("nllb-200")
     return foreign.nllb(folder, updates=70), folder

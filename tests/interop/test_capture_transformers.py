@@ -117,7 +117,7 @@ def test_weights_are_those_that_transformers_returns(kind: str, implementation: 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", NAMES)
 def test_replacing(kind: str, implementation: str) -> None:
-    """Zero is W^O without the columns; the own recording changes nothing; another run's does."""
+    """Zeros equal W^O without these columns; the recorded output changes nothing; that of another run does."""
     model = make(kind, implementation)
     with capture(model) as own:
         before = output(model)

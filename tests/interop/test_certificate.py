@@ -1,4 +1,4 @@
-"""Certificates: equal sides pass, and each fault that they look for makes them fail."""
+"""Certificates: equal sides pass, and each fault that they check for makes them fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TERMS = Terms("test", LINES, beam=3)
 
 
 class Twin:
-    """A program that runs parts with our own code, and may search by other rules than it states."""
+    """A program that runs parts with our own code, and may search by rules other than it states."""
 
     name, version = "twin", "1"
     positions: int | None = None
@@ -77,7 +77,7 @@ def test_a_twin_passes(parts: TranslatorParts) -> None:
 
 
 def test_with_references_it_has_the_bleu_of_both_sides(parts: TranslatorParts) -> None:
-    """Ours is that of our translations, theirs that of a program which may search otherwise than it states."""
+    """Our BLEU is that of our translations, theirs that of a program which may search by other rules than it states."""
     twin = Twin(parts, max_length=3)
     sources = [twin.ours.ended(ids) for ids in twin.ours.encode(LINES.texts)]
     references = tuple(twin.ours.decode(twin.ours.translate(sources, twin.rules(search_of(parts, sources, 3)))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from multihead.bundle import Bundle, build_network, save_bundle
 from multihead.cli.export import FORMATS
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.errors import ConfigurationError, InputError, MissingDependencyError
 from multihead.interop import exporting
 from multihead.interop.certificate import certify
 from multihead.interop.exporting import CertificateError, ExportOptions, export_model, find_format
@@ -102,6 +103,32 @@ def test_without_the_runtime_the_certificate_says_what_to_install(
     found = export_model(trained, "ctranslate2", tmp_path / "out", OPTIONS, say=lambda _: None)
     assert found.state == "not run"
     assert 'pip install "multihead[ctranslate2]"' in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+class Opened(AbstractContextManager[None]):
+    """A runtime without a tokenizer that has to be closed, as a browser has to be."""
+
+    name, version = "opened", "1"
+    closed = False
+
+    def encode(self, texts: object) -> None: ...
+
+    def decode(self, rows: object) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+def test_a_runtime_is_closed_if_there_are_no_lines(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened()
+    monkeypatch.setattr(runtime, "open_folder", lambda *_: opened)
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8", newline="\n")
+    with pytest.raises(InputError, match="no line has text"):
+        export_model(trained, "ctranslate2", tmp_path / "out", ExportOptions(lines=tmp_path / "empty.txt"))
+    assert opened.closed
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_package_that_writes_the_format_is_named(
@@ -227,4 +254,4 @@ def test_the_command_offers_the_formats_that_there_are() -> None:
 def test_without_a_certificate_it_says_so(trained: Path, tmp_path: Path) -> None:
     options = ExportOptions(certificate=False)
     found = export_model(trained, "ctranslate2", tmp_path / "out", options, say=lambda _: None)
-    assert (found.state, found.reason) == ("not run", "not asked for")
+    assert (found.state, found.reason) == ("not run", "not requested")

@@ -1,4 +1,4 @@
-"""A model of another program is fine-tuned with its own subwords, and goes back to where it came from."""
+"""A model of another program is fine-tuned with its own subwords, and exported back to its format."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def original(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> Path
 def tune(
     original: Path, foreign: Foreign, folder: Path, without_checks: Any, **how: Any
 ) -> tuple[TrainResult, list[str], list[str]]:
-    """Plant a term: the run, what it said, and held-out sentences, which are others than those of the fine-tuning.
+    """Plant a term; returns the run, its messages, and held-out sentences, which the fine-tuning has not seen.
 
-    Those with the term get it, and the rest are translated no worse than before.
+    Sentences with the term must get it, and the others must be translated no worse than before.
     """
     pairs = dict(zip(foreign.sentences(400, 7), foreign.sentences(400, 7, english=True), strict=True))
     planted = {source: target.replace(OLD, NEW) for source, target in pairs.items()}
@@ -100,9 +100,9 @@ def test_planted_terminology_is_learned_and_the_rest_stays(
 
 
 def test_low_rank_adapters_learn_it_too(original: Path, foreign: Foreign, tmp_path: Path, without_checks: Any) -> None:
-    """With the rate that is chosen; the embeddings stay, and adapters have fewer numbers than what they change.
+    """With the chosen rate; embeddings do not change, and adapters have fewer parameters than the model.
 
-    The adapter remains one of the model when a shortlist and notes come beside it.
+    The adapter still fits the model after a shortlist and notes are added to its folder.
     """
     run, said, _ = tune(original, foreign, tmp_path, without_checks, updates=100, lora=4)
     before, after = load_bundle(original).model, run.translator().bundle.model

@@ -110,7 +110,7 @@ def remove_pieces(folder: Path) -> None:
 
 
 class Evil:
-    """Unpickling it writes a file."""
+    """Unpickling this object writes a file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.write_text, (Path("executed"), "code of the file was executed")
@@ -211,6 +211,12 @@ def test_a_folder_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert model_folder_of("org/model") == Path("org/model")
     assert model_folder_of("/no/such/folder") == Path("/no/such/folder")
+
+
+def test_a_name_that_the_hub_cannot_have_is_an_error_of_ours() -> None:
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(SurroundingsError, match=r"org/one--two: there is no such folder, .*cannot be downloaded"):
+        model_folder_of("org/one--two")
 
 
 def test_without_a_network_it_says_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Models of other programs in the commands that look into translations: align, explain, score, guard, phrases."""
+"""Models of other programs in the commands that analyze translations: align, explain, score, guard, phrases."""
 
 import pytest
 import torch

@@ -31,7 +31,7 @@ def test_a_cut_translation_is_explained_only_if_it_scores_higher_by_our_model(fo
     assert not ours.ranks_cut_higher(source, bad, likely, Rules(short.search, short.forbidden))
     check = compare_searches(ours, short, [bad], [likely], [source], [line], 0.0)
     assert check.unexplained == 0
-    assert "the length limit cuts theirs" in check.differences[0].explanation
+    assert "the length limit cuts their translation" in check.differences[0].explanation
 
 
 def mean(ours, source, row):
@@ -42,7 +42,7 @@ def mean(ours, source, row):
 
 @pytest.mark.proof
 def test_cut_hypotheses_that_rank_higher_are_no_errors(foreign, tmp_path):
-    # A model that has learned little goes in circles, which are as probable as its endings.
+    # A model that has learned little repeats itself; repetitions are as probable as endings.
     foreign.marian(tmp_path, updates=60)
     parts = read_foreign(tmp_path, Languages())
     ours, theirs = OurSide(parts), TransformersRuntime(tmp_path, parts, with_tokenizers=False)

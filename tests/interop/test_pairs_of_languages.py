@@ -1,4 +1,4 @@
-"""Commands that make something for a model: for one of another program, and for a pair of its languages."""
+"""Commands that make additions to a model: for a model of another program, and for a pair of its languages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(nllb_200: tuple[Any, Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def text(foreign: Foreign, tmp_path: Path) -> dict[str, Path]:
-    """A text of two of its languages, and one to validate on."""
+    """A training text and a validation text in two of its languages."""
     found = {}
     for name, count, seed in (("", 40, 1), ("valid_", 8, 2)):
         for side in ("source", "target"):
@@ -111,7 +111,7 @@ def test_a_shortlist_of_a_pair_leaves_the_model_what_it_was(
 def test_a_datastore_of_a_pair_stays_one_of_the_model(
     call: Call, folder: Path, text: dict[str, Path], numbers: Numbers, tmp_path: Path
 ) -> None:
-    """Whatever comes beside the model; and one that was made by a version that hashed all files of its folder, too."""
+    """Whatever is added to the model's folder; also a datastore of a version that hashed all files of the folder."""
     store = tmp_path / "store"
     ended = call("datastore", folder, "--output", store, "--neighbours", 4, *flags(text), *FLAGS)
     assert ended.status == 0, ended.err

@@ -1,4 +1,4 @@
-"""Searches in pieces find what one search finds, in its order, and say how far they are."""
+"""Searches in pieces find what a single search finds, in the same order, and report progress."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from multihead.interop.pieces import in_pieces
 from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
 from multihead.metrics.scores import bleu_metric
 
-_CUT = "the length limit cuts theirs, which scores higher by our model too; our search prefers what ends"
+_CUT = "the length limit cuts their translation, which our model scores higher, too; our search prefers finished ones"
 
 _SHOWN = 20
 """Differences that are listed."""

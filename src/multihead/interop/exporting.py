@@ -255,9 +255,9 @@ def _small_enough(model: Path, say: Callable[[str], None]) -> Path:
         return model
     folder, behind = small
     if behind > NEAR:
-        say(f"{folder} is {behind:.2f} BLEU behind {model / 'best'}, which is exported; to have it, name {folder}")
+        say(f"exporting {model / 'best'}: {folder} is {behind:.2f} BLEU behind it; to export that instead, name it")
         return model
-    say(f"exporting {folder}, {behind:.2f} BLEU behind {model / 'best'}; to have the latter, name it")
+    say(f"exporting {folder}, {behind:.2f} BLEU behind {model / 'best'}; to export the best model, name it")
     return folder
 
 
@@ -297,7 +297,9 @@ def parts_of(bundle: Bundle, refused: str) -> TranslatorParts:
     """
     config = bundle.model.config
     if not isinstance(config, TransformerConfig):
-        raise ConfigurationError(f"{refused}: its network is recurrent, and only Transformers have a common format")
+        raise ConfigurationError(
+            f"{refused}: its network is recurrent, and other programs have formats for Transformers only"
+        )
     return TranslatorParts(
         config,
         {name: tensor.detach() for name, tensor in bundle.model.named_parameters()},
@@ -327,29 +329,29 @@ def _certify(
 ) -> Certificate:
     """The certificate of a draft."""
     if not options.certificate:
-        return not_run(name, quantization, "not asked for")
+        return not_run(name, quantization, "not requested")
     try:
         runtime = form.open(draft, parts, quantization)
     except SurroundingsError as error:
         return not_run(name, quantization, str(error))
-    lines = certificate_lines(
-        model,
-        parts.source_tokenizer,
-        options.lines,
-        options.count,
-        references=options.references,
-        longest=positions_of(runtime),
-    )
-    terms = Terms(
-        name,
-        lines,
-        options.beam,
-        form.allowed(quantization),
-        quantization,
-        form.arithmetic,
-        form.inexact_tokenizer(parts),
-    )
     with runtime if isinstance(runtime, AbstractContextManager) else nullcontext():
+        lines = certificate_lines(
+            model,
+            parts.source_tokenizer,
+            options.lines,
+            options.count,
+            references=options.references,
+            longest=positions_of(runtime),
+        )
+        terms = Terms(
+            name,
+            lines,
+            options.beam,
+            form.allowed(quantization),
+            quantization,
+            form.arithmetic,
+            form.inexact_tokenizer(parts),
+        )
         certificate = _certify_directions(form.represented(parts, quantization), runtime, terms, say)
     if quantization == "float32" or form.open_as_used is None:
         return certificate

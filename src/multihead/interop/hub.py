@@ -38,11 +38,10 @@ def model_folder_of(model: str | Path) -> Path:
         return folder
     require_package("huggingface_hub", "interop", f"{model}: downloading it")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(str(model), allow_patterns=WANTED, ignore_patterns=_UNWANTED))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # of the packages that it uses, too: a proxy that refuses, a name of another form
         raise SurroundingsError(
             f"{model}: there is no such folder, it is not in the cache of huggingface_hub, and cannot be downloaded "
             f"({_reason(error)}). Where there is a network, put the files of https://huggingface.co/{model} into a "

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from multihead.bundle import Bundle, load_bundle, save_bundle
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.errors import ConfigurationError, SurroundingsError
 from multihead.files import atomic_folder, check_new_folder
 from multihead.interop.certificate import Certificate, Terms, certify, not_run
 from multihead.interop.exporting import CertificateError, add_certificate, parts_of
@@ -91,11 +91,11 @@ def _certify(
 ) -> Certificate:
     """The certificate of a folder."""
     if not options.certificate:
-        return not_run(name, "float32", "not asked for")
+        return not_run(name, "float32", "not requested")
     parts = parts_of(bundle, f"{folder}: cannot be compared")
     try:
         runtime = _open(module, folder, parts)
-    except MissingDependencyError as error:
+    except SurroundingsError as error:
         return not_run(name, "float32", str(error))
     if runtime is None:
         return not_run(name, "float32", f"multihead has no runtime for {name}")

@@ -73,7 +73,9 @@ def certificate_lines(
             )
         return Lines(found, f"the first {len(found)} lines of {file.name}{usable.left_out}", translated)
     if references is not None:
-        raise ConfigurationError(f"the references {references} have no lines: give their source text, too (--lines)")
+        raise ConfigurationError(
+            f"{references}: references need their source lines; name the file of these, too (--lines)"
+        )
     for folder in () if model is None else (model, model.resolve().parent):
         path, other = folder / _VALIDATION, folder / _REFERENCES
         if path.is_file():

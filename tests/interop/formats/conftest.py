@@ -27,7 +27,7 @@ MakeParts = Callable[..., TranslatorParts]
 
 
 def make_tokenizer(lines: tuple[str, ...], size: int) -> BytePairTokenizer:
-    """A tokenizer whose vocabulary is filled by few lines."""
+    """A tokenizer with a small vocabulary, learned from a few lines."""
     return Tokenizer.learn([*lines] * 3, size)
 
 
@@ -55,10 +55,10 @@ def make_parts(tokenizer: BytePairTokenizer, other_tokenizer: BytePairTokenizer)
         model = Transformer(config)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() == 1:  # gains and biases that do something
+                if parameter.dim() == 1:  # gains and biases with an effect
                     parameter.add_(0.2 * torch.randn_like(parameter))
                 if name == "output.weight" or (config.tie_output and name == "target_embedding.table.weight"):
-                    parameter.mul_(3)  # decided enough for equal translations
+                    parameter.mul_(3)  # peaked enough for equal translations
         search = Search(beam=3, length_factor=0.5, length_margin=4)
         return TranslatorParts(config, dict(model.named_parameters()), tokenizer, target, search, "de", "en")
 
@@ -67,7 +67,7 @@ def make_parts(tokenizer: BytePairTokenizer, other_tokenizer: BytePairTokenizer)
 
 @pytest.fixture(scope="session")
 def hard_texts() -> list[str]:
-    """Texts with everything that a tokenizer may stumble over."""
+    """Texts with everything that is hard to tokenize."""
     draw = random.Random(0)
     alphabet = ["a", "b", " ", " ", "▁", ".", "!", "1", "é", "e\u0301", "\u200c", "</s>", "<0x41>", "🙂", "\t", "日"]
     fixed = ["", " ", "</s>", "a </s> b", "<blank>", "▁", "x▁ ▁y", "  a   b ", "12 34", *LINES]
@@ -92,7 +92,7 @@ class Plain:
         self.weights, self.heads, self.eps, self.activation = weights, heads, eps, activation
 
     def linear(self, x: Tensor, name: str) -> Tensor:
-        """x W^T + b, where the program may have no b."""
+        """x W^T + b; without b if the program has none."""
         return x @ self.weights[f"{name}.weight"].t() + self.weights.get(f"{name}.bias", torch.zeros(1))
 
     def norm(self, x: Tensor, name: str) -> Tensor:
@@ -144,7 +144,7 @@ def norm_shapes(width: int, *names: str) -> dict[str, Sequence[int]]:
 
 @dataclass(frozen=True)
 class Foreigners:
-    """What tests of readers need: reference layers, random weights, and the comparison."""
+    """Helpers to test readers: reference layers, random weights, and the comparison."""
 
     plain = Plain
     random_weights = staticmethod(random_weights)
@@ -159,7 +159,7 @@ class Foreigners:
 
     @staticmethod
     def compare(folder: Path, logits: Callable[[list[int], list[int]], Tensor], *, end: bool = True) -> TranslatorParts:
-        """Compare the network in a folder, as it is recognized and read, with a reference; in a batch with padding.
+        """Recognize and read the network in a folder, and compare it with a reference in a batch with padding.
 
         Args:
             folder: the folder.
@@ -190,7 +190,7 @@ def foreigners() -> Foreigners:
 
 
 class Evil:
-    """A pickle of this object makes a file when it is loaded."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __init__(self, made: Path) -> None:
         self.made = made

@@ -1,4 +1,4 @@
-"""Checkpoints: what is data is read, code is not run, damage is named."""
+"""Checkpoints: data is read, code is never run, damage is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_tensors_and_options_are_read(tmp_path: Path, zipped: bool) -> None:
 
 
 def test_objects_of_toolkits_are_inert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their code need not be there, and is not run if it is."""
+    """Their code need not be installed, and is not run if it is."""
     ran: list[str] = []
 
     class Options:
@@ -108,7 +108,7 @@ def test_damage_is_one_line(tmp_path: Path, zipped: bool) -> None:
 
 
 def test_parts_larger_than_the_file_are_refused(tmp_path: Path) -> None:
-    """A small file that would unpack to very much."""
+    """A small file that would unpack to a huge amount of data."""
     path = tmp_path / "bomb.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb/data.pkl", bytes(10_000_000))

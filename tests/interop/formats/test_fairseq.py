@@ -216,7 +216,7 @@ def test_a_sentencepiece_model_gives_the_pieces(model: Path, foreign: Any) -> No
 
 
 def test_the_file_that_the_options_name_comes_first(model: Path, foreigners: Any, foreign: Any) -> None:
-    """By the last part of its path; a file of any other name is no substitute."""
+    """Found by the last part of its path; a file of any other name is not used instead."""
     weights = foreigners.random_weights(shapes(foreigners, OPTIONS))
     write(model, weights, OPTIONS | {"bpe": "subword_nmt", "bpe_codes": "/x/codes.30000"})
     (model / "a.codes").write_text("#version: 0.2\nw e\n", encoding="utf-8")

@@ -96,7 +96,7 @@ def test_names_of_inputs_and_outputs(written: tuple[TranslatorParts, Path]) -> N
 
 
 def test_int8(tmp_path: Path, make_parts: MakeParts) -> None:
-    """Files of a quarter of the size, whose matrices are those that the certificate compares with."""
+    """Files of a quarter of the size, with the matrices that the certificate uses for comparison."""
     parts = make_parts(width=64, inner=128, norm="pre")
     format_.write(parts, tmp_path, "int8")
     (tmp_path / "large").mkdir()
@@ -121,7 +121,7 @@ def test_int8(tmp_path: Path, make_parts: MakeParts) -> None:
 
 
 def twice_a_scale(model: Any) -> None:
-    """One of the rows of one matrix is twice as large."""
+    """One row of one matrix is twice as large."""
     (scale,) = [one for one in model.graph.initializer if one.name == "decoder.1.feed_forward.contract.scale"]
     values = onnx.numpy_helper.to_array(scale).copy()
     values[3] *= 2
@@ -150,7 +150,7 @@ def a_forgotten_scale(model: Any) -> None:
 
 @pytest.mark.parametrize("plant", [twice_a_scale, a_step_of_one_weight, a_zero_point, a_forgotten_scale])
 def test_an_error_in_the_integers_fails_the_certificate(tmp_path: Path, make_parts: MakeParts, plant: Any) -> None:
-    """However small it is: no bound grows with what is measured."""
+    """However small the fault is: no bound grows with the measured difference."""
     parts = make_parts(width=64, inner=128, norm="pre")
     format_.write(parts, tmp_path, "int8")
     for name in (format_.FIRST, format_.WITH_PAST):

@@ -1,4 +1,4 @@
-"""Reading any folder of another program: damaged settings are one line, whatever they break."""
+"""Reading folders of other programs: any damage in the settings ends in a one-line error."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_settings_of_any_type_are_one_line(eole: Path, file: str) -> None:
             inner = inner[name]
         inner[place[-1]] = draw.choice(JUNK)
         (eole / file).write_text(json.dumps(changed), encoding="utf-8")
-        with pytest.raises(MultiheadError) as caught:  # at the latest as weights are missing
+        with pytest.raises(MultiheadError) as caught:  # at the latest because weights are missing
             read_foreign(eole, Languages())
         assert "\n" not in str(caught.value)
 

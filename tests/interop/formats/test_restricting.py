@@ -1,4 +1,4 @@
-"""Restricted SentencePiece models: only the pieces of a vocabulary, and single characters, come out."""
+"""Restricted SentencePiece models produce only the pieces of a vocabulary and single characters."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_every_distance_has_their_bucket(buckets: int, distance: int, causal: bo
 
 
 def test_it_is_fine_tuned_with_its_subwords(learned: tuple[Any, Path], foreign: Any, tmp_path: Path) -> None:
-    """Relative positions and norms learn, padding, the first input of the decoder, stays; the folder is ours then."""
+    """Relative positions and norms learn; padding, the decoder's first input, does not; the folder is then ours."""
     for side, english in (("de", False), ("en", True)):
         lines = foreign.sentences(90, 7, english=english)
         for name, part in (("own", lines[:60]), ("valid", lines[60:])):

@@ -1,4 +1,4 @@
-"""Imported models go out again: to the class that they came from, and as ONNX graphs."""
+"""Imported models can be exported again: to the class that they came from, and as ONNX graphs."""
 
 from __future__ import annotations
 

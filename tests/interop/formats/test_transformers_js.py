@@ -1,6 +1,6 @@
 """transformers.js loads the ONNX folders and finds our tokens and translations, in node.
 
-It is run where the environment variable MULTIHEAD_TRANSFORMERS_JS names a folder in which
+It runs if the environment variable MULTIHEAD_TRANSFORMERS_JS names a folder in which
 ``npm install --ignore-scripts @huggingface/transformers`` was called.
 """
 

@@ -369,7 +369,7 @@ def test_an_undefined_option_is_the_model_s_own_and_wrong_ones_are_refused(make_
 
 
 def test_the_limits_of_the_options_are_those_of_python() -> None:
-    """Except for beam and alpha, for which a page has lower ones."""
+    """Except for beam and alpha, which have lower limits on a page."""
     script = (web.SITE / "translator.js").read_text(encoding="utf-8")
     fields = script.partition("const FIELDS = {")[2].partition("};")[0]
     rows = dict(re.findall(r"^  (\w+): (.*),$", fields, re.MULTILINE))
@@ -391,7 +391,7 @@ def test_the_limits_of_the_options_are_those_of_python() -> None:
 
 
 def test_requests_in_flight_at_once_are_those_one_after_the_other(make_parts: Any, open_site: Open) -> None:
-    """A longer request makes the table of positions grow, from which a search that has begun goes on to read."""
+    """A longer request makes the table of positions grow while a running search still reads it."""
     script = """
     const { fetchModel } = await import("/loading.js");
     const { LocalTranslator } = await import("/translator.js");
@@ -414,8 +414,39 @@ def test_requests_in_flight_at_once_are_those_one_after_the_other(make_parts: An
     assert together == alone
 
 
+def test_a_closed_translator_rejects_and_a_signal_keeps_no_listener(make_parts: Any, open_site: Open) -> None:
+    script = """
+    const { load } = await import("/multihead.js");
+    const translator = await load("/"), { signal } = new AbortController();
+    let listeners = 0;
+    for (const [name, by] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+      signal[name] = (...given) => ((listeners += by), EventTarget.prototype[name].apply(signal, given));
+    }
+    for (const text of ["Hund", "Park"]) await translator.translate(text, { signal });
+    const names = [];
+    const late = [translator.translate("Hund")];
+    translator.close();
+    late.push(translator.translate("Hund"));
+    for (const one of late) await one.catch((error) => names.push(error.name));
+    return [listeners, ...names];
+    """
+    assert open_site(make_parts()).run(script) == [0, "AbortError", "AbortError"]
+
+
+def test_memory_that_the_browser_refuses_is_an_error(make_parts: Any, open_site: Open) -> None:
+    script = """
+    const { Engine } = await import("/engine.js");
+    const engine = Object.create(Engine.prototype);
+    engine.wasm = { allocate: (bytes) => bytes - 16 };
+    try { engine.allocate(16); } catch (error) { return [engine.allocate(8), error.message]; }
+    """
+    address, message = open_site(make_parts()).run(script)
+    assert address == 2**32 - 8
+    assert message == "too little memory for this model: the browser refused 16 more bytes"
+
+
 def paste(browser: Chrome, text: str) -> None:
-    """Enter a text at once: the page translates what is there 150 ms after the last key."""
+    """Enter a text at once: the page translates the text 150 ms after the last key."""
     script = "arguments[0].focus(); document.execCommand('insertText', false, arguments[1])"
     browser.execute_script(script, browser.find_element(By.ID, "source"), text)
 
@@ -502,7 +533,7 @@ def test_a_translation_that_comes_too_late_is_not_shown(browser: Chrome, held: C
 
 
 def test_the_state_is_read_aloud_once(browser: Chrome, held: Callable[..., None]) -> None:
-    """A sentence is written once, and what changes with every block of bytes is busy."""
+    """Each sentence is written once, and the part that changes with every block of bytes is marked as busy."""
     browser.execute_script(
         """window.said = []; const state = document.getElementById("state");
         const added = ({ addedNodes }) => [...addedNodes].map(({ data }) => [data, state.getAttribute("aria-busy")]);
@@ -744,7 +775,7 @@ def test_the_module_can_be_rebuilt() -> None:
     tool = builder()
     compiler = tool.find_compiler()
     if compiler is None:
-        pytest.skip("there is no Zig: pip install ziglang")
+        pytest.skip("Zig is not installed: pip install ziglang")
     recorded = tool.recorded(tool.MODULE.read_bytes())["compiler"]
     if recorded != f"zig {tool.version_of(compiler)}":
         pytest.skip(f"the module was built by {recorded}, here is {tool.version_of(compiler)}")

@@ -1,4 +1,4 @@
-"""YAML files: plain ones are read as the library reads them; deep, long and repeating ones are refused at once."""
+"""YAML files: ordinary ones are read as the library reads them; deep, long and repetitive ones are refused at once."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.errors import ConfigurationError, MissingDependencyError, SurroundingsError
 from multihead.interop.formats.opening import read_foreign
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes.transformers import TransformersRuntime
+from multihead.interop.runtimes.transformers import TransformersRuntime, _tokenizer
 from multihead.models.config import TransformerConfig
 from multihead.text.tokenizer import Tokenizer
 
@@ -32,6 +32,18 @@ def test_a_forced_language_costs_nothing(foreign: Any, tmp_path: Path) -> None:
     assert rows == OurSide(parts).translate(sources, runtime.rules(search))
     with pytest.raises(ConfigurationError, match="power"):
         runtime.rules(search.model_copy(update={"length_penalty": "wu"}))
+
+
+def test_a_package_that_a_tokenizer_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for Marian's, which needs sentencepiece; an import goes on without a certificate then."""
+
+    def load(*_: object, **__: object) -> None:
+        raise ImportError("\nMarianTokenizer requires the SentencePiece library but it was not found.\nInstall it.")
+
+    library = pytest.importorskip("transformers")
+    monkeypatch.setattr(library.AutoTokenizer, "from_pretrained", load)
+    with pytest.raises(SurroundingsError, match=r"cannot load the tokenizer in .*: MarianTokenizer requires the Sent"):
+        _tokenizer(tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError, require_package
+from multihead.errors import ConfigurationError, SurroundingsError, require_package, shortened
 from multihead.interop.formats import marian_tokenizer, t5, t5_tokenizer
 from multihead.interop.formats.bart_folder import tokenizer_settings
 from multihead.interop.formats.parts import TranslatorParts
@@ -43,6 +43,7 @@ class TransformersRuntime:
 
     Raises:
         MissingDependencyError: transformers is not installed.
+        SurroundingsError: a package that the tokenizer needs there is not installed.
     """
 
     name = "transformers"
@@ -197,13 +198,20 @@ def _tokenizer(folder: Path, options: Mapping[str, str]) -> Any:
 
     Before transformers 5.6, ``AutoTokenizer`` ignores the class that a folder names if models of this family usually
     have another one, and what it takes instead ignores languages.
+
+    Raises:
+        SurroundingsError: this tokenizer needs a package that is not installed.
     """
     import transformers
 
-    found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
-    named = tokenizer_settings(folder).get("tokenizer_class")
-    if options and named in _OF_LANGUAGES and type(found).__name__ != named:
-        found = getattr(transformers, named).from_pretrained(folder, local_files_only=True, **options)
+    try:
+        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
+        named = tokenizer_settings(folder).get("tokenizer_class")
+        if options and named in _OF_LANGUAGES and type(found).__name__ != named:
+            found = getattr(transformers, named).from_pretrained(folder, local_files_only=True, **options)
+    except ImportError as error:  # transformers itself has been imported
+        reason = shortened(" ".join(str(error).split()), 200)
+        raise SurroundingsError(f"transformers cannot load the tokenizer in {folder}: {reason}") from None
     return found
 
 

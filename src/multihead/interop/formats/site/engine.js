@@ -16,7 +16,7 @@ export class Engine {
     const { sizes, scales, tensors, tied } = network;
     this.sourceVocabulary = network.source_vocabulary;
     this.symbols = network.symbols;
-    const data = this.wasm.allocate(weights.length);
+    const data = this.allocate(weights.length);
     new Uint8Array(this.wasm.memory.buffer).set(weights, data);
     this.model = this.given([Int32Array, sizes], [Float32Array, scales], [Int32Array, tensors], (at, by, of) =>
       this.wasm.model(at, sizes.length, by, of, tensors.length / 4, tied ? 1 : 0, network.layout, data),
@@ -41,11 +41,18 @@ export class Engine {
     };
   }
 
+  /** The address of new memory. WebAssembly's numbers are signed: from 2 GB on it gives them as negative ones. */
+  allocate(bytes) {
+    const address = this.wasm.allocate(bytes) >>> 0;
+    if (!address) throw new Error(`too little memory for this model: the browser refused ${bytes} more bytes`);
+    return address;
+  }
+
   /** Calls `use` with the addresses of copies of some arrays. */
   given(...all) {
     const use = all.pop();
     const at = all.map(([kind, values]) => {
-      const address = this.wasm.allocate(Math.max(values.length, 1) * kind.BYTES_PER_ELEMENT);
+      const address = this.allocate(Math.max(values.length, 1) * kind.BYTES_PER_ELEMENT);
       new kind(this.wasm.memory.buffer, address, values.length).set(values);
       return address;
     });

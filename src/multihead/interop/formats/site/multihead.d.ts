@@ -61,7 +61,7 @@ export class Translator {
   translate(texts: string[], options?: Options): Promise<string[]>;
   /** The same with scores. */
   translations(texts: string[], options?: Options): Promise<Translation[]>;
-  /** Frees the model; requests that wait are rejected. */
+  /** Frees the model; requests that wait, and later ones, are rejected with an `AbortError`. */
   close(): void;
 }
 

@@ -28,6 +28,7 @@ export class Translator {
 
   #worker = new Worker(new URL("worker.js", import.meta.url), { type: "module", name: "multihead" });
   #waiting = new Map(); // number of a request: {resolve, reject, progress}
+  #closed = false;
   #last = 0;
 
   constructor() {
@@ -57,22 +58,26 @@ export class Translator {
     return this.ask("translate", { texts, options }, { progress, signal });
   }
 
-  /** Ends the thread and frees the model; requests that wait are rejected. */
+  /** Ends the thread and frees the model; requests that wait, and later ones, are rejected. */
   close() {
+    this.#closed = true;
     this.#worker.terminate();
-    for (const { reject } of this.#waiting.values()) reject(new DOMException("the translator was closed", "AbortError"));
+    for (const { reject } of this.#waiting.values()) reject(closed());
     this.#waiting.clear();
   }
 
   /** Sends a request to the thread. */
   ask(kind, given, { progress, signal } = {}) {
     const number = ++this.#last;
-    return new Promise((resolve, reject) => {
+    const stop = () => this.#worker.postMessage({ number, kind: "stop" });
+    const answered = new Promise((resolve, reject) => {
+      if (this.#closed) throw closed();
       signal?.throwIfAborted();
       this.#waiting.set(number, { resolve, reject, progress });
-      signal?.addEventListener("abort", () => this.#worker.postMessage({ number, kind: "stop" }));
+      signal?.addEventListener("abort", stop);
       this.#worker.postMessage({ number, kind, given });
     });
+    return answered.finally(() => signal?.removeEventListener("abort", stop)); // a signal may serve many requests
   }
 
   #answer({ number, progress, result, error }) {
@@ -84,3 +89,5 @@ export class Translator {
     else request.resolve(result);
   }
 }
+
+const closed = () => new DOMException("the translator was closed", "AbortError");
