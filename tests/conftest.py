@@ -72,7 +72,7 @@ SLOWEST = (
     "preparing/test_teachers.py",
     "cli/test_crash.py",
 )
-"""Files that take longest. They are run first, so that one worker does not end long after the others."""
+"""The files that take longest. They run first, so that no worker finishes long after the others."""
 
 WITH_A_BROWSER = (
     "tests/serving/page/",
@@ -112,11 +112,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude what is collected here from garbage collections, which servers and commands ask for; collect less often.
+    """Exclude the current objects from garbage collection, which servers and commands request; collect less often.
 
-    After 700 objects, the usual number, collections take 3% of the time of tests that train.
+    With the default threshold of 700 objects, garbage collection takes 3% of the time of tests that train.
     """
-    import hypothesis  # noqa: F401  # it asks the collector for users of random generators when it is imported
+    import hypothesis  # noqa: F401  # before the freeze: importing it searches the collector's objects
 
     gc.collect()
     gc.freeze()
@@ -125,7 +125,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """No test cuts the power: `os.fsync` only looks whether the file is open."""
+    """Replace `os.fsync` by a check that the file is open: no test cuts the power."""
 
     def checked(descriptor: int) -> None:
         os.fstat(descriptor)
@@ -137,7 +137,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_long_look_at_the_machine() -> Iterator[None]:
-    """Every translator's run measures the peak of the machine, for its log: here with small products, in no time."""
+    """Make the measurement of the machine's peak, which every translator's run logs, take almost no time."""
     from multihead.training import progress
 
     with pytest.MonkeyPatch.context() as patch:
@@ -147,7 +147,10 @@ def no_long_look_at_the_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_look_for_faults() -> Iterator[Callable[..., None]]:
-    """A new run looks for faults first, a tenth of the time of tests that train: only with `look_for_faults`."""
+    """Disable the search for faults at the start of a run, a tenth of the time of tests that train.
+
+    `look_for_faults` enables it.
+    """
     from multihead.runs.translator import begin
 
     look = begin.log_quick_check
@@ -158,7 +161,7 @@ def no_look_for_faults() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def look_for_faults(no_look_for_faults: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs look for faults as they do for users."""
+    """Enable the search for faults at the start of a run."""
     from multihead.runs.translator import begin
 
     monkeypatch.setattr(begin, "log_quick_check", no_look_for_faults)
@@ -166,7 +169,7 @@ def look_for_faults(no_look_for_faults: Callable[..., None], monkeypatch: pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def no_stacks_of_seeds() -> Iterator[None]:
-    """`torch.manual_seed` keeps the stack for each kind of device that is not used: as text, which takes 1 ms here."""
+    """Save 1 ms per `torch.manual_seed`, which formats the stack as text for each device type that is not in use."""
     with pytest.MonkeyPatch.context() as patch:
         for device in (torch.cuda, torch.xpu):
             patch.setattr(device, "traceback", SimpleNamespace(format_stack=list), raising=False)
@@ -187,12 +190,12 @@ SETTINGS: dict[str, Any] = {
     "precision": "float32",
     "threads": 1,
 }
-"""A network that trains at 30 updates per second or more; one thread, so that other processes do not matter."""
+"""A network that trains at 30 updates per second or more, on one thread, so that other processes hardly matter."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A corpus of the language on disk."""
+    """A corpus of number words on disk."""
 
     folder: Path
     settings: dict[str, Any]
@@ -240,7 +243,7 @@ class Numbers:
 
     @staticmethod
     def contents(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
-        """All files and folders below a folder, with the hashes of the files, to check that nothing has changed."""
+        """All files and folders below a folder, with the hashes of the files, to check that nothing changes."""
         return {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
             for path in sorted(folder.rglob("*"))
@@ -249,7 +252,7 @@ class Numbers:
 
     @staticmethod
     def seal_again(folder: Path) -> None:
-        """Write the manifest of a folder again after a change, as if the files had been written so."""
+        """Write the manifest of a folder again after a change, as if the files had been saved that way."""
         from multihead.sealed import manifest_of
 
         listed = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
@@ -258,7 +261,7 @@ class Numbers:
 
     @staticmethod
     def without_manifest(model: Path) -> Path:
-        """A model folder, made one of version 5: without a manifest, and with the checks of that time."""
+        """Convert a model folder to version 5: without a manifest, and with the checks of that version."""
         (model / "manifest.json").unlink()
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
         (model / "config.json").write_text(json.dumps({**config, "format_version": 5}), encoding="utf-8")
@@ -302,7 +305,7 @@ def compiled() -> WithoutKernels:
 
 @contextlib.contextmanager
 def disabled_checks() -> Iterator[None]:
-    """Calls are not compared with their signatures, which takes half of the time of an update of a small network."""
+    """Disable the signature checks, which take half the time of an update of a small network."""
     before = jaxtyping_config.jaxtyping_disable
     jaxtyping_config.update("jaxtyping_disable", True)
     try:
@@ -313,7 +316,7 @@ def disabled_checks() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def without_checks() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A context for long trainings; shorter ones check the same signatures."""
+    """A context without signature checks, for long trainings; shorter ones check the same signatures."""
     return disabled_checks
 
 
@@ -330,13 +333,13 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python programs that the test starts have PyTorch and the package already (`processes.WarmPopen`)."""
+    """Start Python programs with PyTorch and the package already imported (`processes.WarmPopen`)."""
     monkeypatch.setattr(subprocess, "Popen", processes.WarmPopen)
 
 
 @pytest.fixture
 def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two halvings of the validation text are enough for a test of tuned weights."""
+    """Use two halvings of the validation text, which are enough to test tuned weights."""
     from multihead.judging import tune
 
     monkeypatch.setattr(tune, "_SPLITS", 2)
@@ -371,8 +374,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def browser(chromium: Chrome) -> Iterator[Chrome]:
     """A headless Chromium; without one the test is skipped, except in CI, where it fails.
 
-    It can connect to this machine only, and script errors of a page are in ``browser.get_log("browser")``. A file of
-    tests begins with an empty page and without logged errors; what it emulates it has to undo.
+    It can connect to this machine only, and script errors of a page are in ``browser.get_log("browser")``. A test file
+    starts with an empty page and no logged errors, and must undo everything that it emulates.
     """
     chromium.get_log("browser")
     yield chromium
@@ -380,11 +383,11 @@ def browser(chromium: Chrome) -> Iterator[Chrome]:
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that the first of the test processes makes, and the others wait for; none may change it."""
+    """A folder that the first test process makes while the others wait for it; no test may change it."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
-    from multihead.platforms import fcntl  # None where there is one process of tests only
+    from multihead.platforms import fcntl  # None on systems that run the tests in one process
 
     folder, draft = base / name, base / f"{name}.draft"
     with (base / f"{name}.lock").open("wb") as lock:
@@ -418,6 +421,21 @@ def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     made = made_once(tmp_path_factory, "trained", train)
     return Path(shutil.copytree(made / "run", tmp_path_factory.mktemp("trained") / "run"))
+
+
+@pytest.fixture(scope="session")
+def noisy(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained model with noise in its weights: it has the same vocabulary and translates differently."""
+    from multihead.bundle import save_bundle
+    from multihead.translating.translator import Translator
+
+    folder, bundle = tmp_path_factory.mktemp("noisy") / "model", Translator.load(trained).bundle
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in bundle.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
+    save_bundle(folder, bundle, {}, "made for a test")
+    return folder
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_form_of_the_length_penalty_comes_back(tmp_path: Path) -> None:
-    """It is written only if it is not the usual one, so that older code reads all other models, and refuses these."""
+    """It is written only if it is not the default, so that older code reads all other models, and refuses these."""
     made = two_vocabularies()
     for form in ("power", "wu"):
         search = Search(**{**made.generation.model_dump(), "length_penalty": form})
@@ -227,7 +227,7 @@ def test_the_new_folder_has_what_is_new() -> None:
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
     newest = {"sinusoid", "output_bias", "source_end"}
     relative = {"feed_forward_bias", "positions", "relative_buckets", "relative_distance", "norm_kind"}
-    rare = TransformerConfig.rare - relative  # of models that no older version has written
+    rare = TransformerConfig.rare - relative  # settings of models that no older version wrote
     for name in fields.keys() - old.keys() - dropouts - newest - relative - rare:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
     assert load_bundle(FOLDERS / "v3").model.config.architecture == "recurrent"
@@ -431,7 +431,7 @@ def test_a_run_stands_for_its_best_model(trained: Path, tmp_path: Path) -> None:
 
 
 def test_the_best_model_is_found_in_the_moment_of_its_exchange_and_not_touched(trained: Path, tmp_path: Path) -> None:
-    """A reader must not write where a training process is about to."""
+    """A reader must not write where a training process is about to write."""
     shutil.copytree(trained / "best", tmp_path / "run" / ".best.replaced")
     before = sorted((tmp_path / "run").rglob("*"))
     assert Translator.load(tmp_path / "run").translate(["eins zwei"])

@@ -1,7 +1,7 @@
 """The Chinese pages match the English ones: the same blocks in the same order, names, commands and links.
 
-What a failing test prints is what is to be copied, and to where. That the code runs and prints what stands below it is
-checked where the English pages are (`test_documents`, `test_pages`).
+A failing test prints what to copy, and to which place. The code of the English pages is run elsewhere
+(`test_documents`, `test_pages`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_an_english_page_leads_to_its_chinese_one(english: str) -> None:
 
 
 def test_the_chinese_pair_of_the_demo_is_the_one_shown() -> None:
-    """`multihead demo` shows the first examples of its test set, which does not depend on the size of the others."""
+    """`multihead demo` shows the first examples of its test set, which does not depend on other sets' sizes."""
     (shown,) = [block.text for block in blocks("docs/getting-started.zh-CN.md") if block.text.startswith("zh-en: ")]
     _, _, test = split("zh", "en", train=0, valid=0, test=TEST, seed=1)
     begun, ended = shown.split("some of them:\n")

@@ -1,7 +1,6 @@
 """`docs/coverage.md` has a row for everything the documents describe, and everything it names exists.
 
-What the documents describe lies outside the project; the list of its rows stands here. That links lead somewhere is
-checked in `test_names`.
+The documents are outside the project, so the list of rows is here. `test_names` checks links.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 
 from multihead import demo as demo_module
 from multihead.demo import demo
+from multihead.errors import ConfigurationError
 
 PATTERNS = {"date", "time", "datetime", "unit", "currency"}
 
@@ -31,6 +32,16 @@ def test_the_demo_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     text = "\n".join(said)
     assert all(pattern in text for pattern in PATTERNS)
     assert (tmp_path / "demo" / "run-de-en" / "best" / "model.safetensors").is_file()
+
+
+def test_hidden_files_are_no_reason_to_refuse_a_folder(tmp_path: Path) -> None:
+    """Files of the system, and files that a killed demo left."""
+    for name in (".DS_Store", ".attention-de-en.png.unfinished-17", "attention-de-en.png"):
+        (tmp_path / name).touch()
+    demo_module._check_folder(tmp_path)
+    (tmp_path / "notes").touch()
+    with pytest.raises(ConfigurationError, match=r"holds something that is not a demo \(notes\)"):
+        demo_module._check_folder(tmp_path)
 
 
 @pytest.mark.proof

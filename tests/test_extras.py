@@ -67,7 +67,7 @@ CHECKED_BEFORE = {
     "interop/runtimes/transformers.py": "`TransformersRuntime` checks when it is made",
     "shards/ray_engine.py": "`_import_ray` comes first; the others run on a cluster",
 }
-"""Where packages are imported without a check, since another place made it before."""
+"""Places that import packages without a check, since an earlier place checks."""
 
 FALLBACKS = {"interop/formats/argos.py": "without babel a language is named by its code"}
 

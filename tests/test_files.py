@@ -144,7 +144,7 @@ def ended() -> int:
 
 
 def leave(draft: Path, age: float = 0.0) -> str:
-    """A draft whose last change was some seconds ago, or makes an existing one older; its name."""
+    """Make a draft, or age an existing one, so that its last change was some seconds ago; returns its name."""
     draft.mkdir(exist_ok=True)
     (draft / "large").write_text("x")
     for path in (draft / "large", draft):
@@ -158,7 +158,7 @@ def write_anew(path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path, ended: int) -> None:
-    """Also if that one was killed while it removed it; but nothing of another name."""
+    """Also if that process was killed during the removal; but nothing with another name."""
     if not (place := platforms.process_place()):
         pytest.skip("the system does not tell where processes have their numbers")
     leave(tmp_path / f".out.unfinished-{ended}-{place}")
@@ -171,7 +171,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path, e
 
 
 def test_what_another_process_may_be_writing_stays(tmp_path: Path, ended: int) -> None:
-    """One that is running here, and for a day any whose process cannot be asked for: of another machine or version."""
+    """Drafts of a running process, and for a day those of processes on other machines or of other versions."""
     here = [f".out.unfinished-{os.getppid()}-{place}" for place in [platforms.process_place()] if place]
     elsewhere = [f".out.unfinished-{ended}-0123456789ab", f".out.unfinished-{ended}", ".out.unfinished-x-abandoned"]
     for name in (*here, *elsewhere):
@@ -187,7 +187,7 @@ def test_what_another_process_may_be_writing_stays(tmp_path: Path, ended: int) -
 
 @pytest.mark.skipif(os.name == "nt", reason="a process that has a file open keeps its folder there")
 def test_a_process_that_goes_on_after_all_finishes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was silent for a day: its draft is gone, which it says."""
+    """It made no change for a day: its draft was removed, which the error says."""
     path = tmp_path / "out"
 
     def silent() -> None:
@@ -222,7 +222,7 @@ def test_a_copy_replaces_what_was_there(tmp_path: Path) -> None:
 def test_a_killed_exchange_does_not_hinder_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """As above, but without cleaning up in between."""
+    """As above, but without a cleanup in between."""
     path = tmp_path / "model"
     path.mkdir()
     (path / "old").write_text("old")

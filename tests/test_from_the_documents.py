@@ -1,7 +1,7 @@
 """`docs/from-the-documents.md` is complete, names only existing counterparts, and its weight mappings fit.
 
-The documents that it speaks of lie outside the project: what needs them is skipped where they are not. That its code
-runs is checked in `test_pages`.
+These documents are outside the project; tests that need them are skipped without them. `test_pages` runs the page's
+code.
 """
 
 from __future__ import annotations

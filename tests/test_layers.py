@@ -1,8 +1,7 @@
 """The layers of the package, read from its imports: imports point down, without cycles, and torch stays out of `text`.
 
-The order stands in the table of ARCHITECTURE.md's section "Layers", top first, and nowhere else. Every import counts:
-of a whole file, inside a function, for type checking only. Nothing is imported here to find out, except where a test
-says so.
+The order is defined only by the table in ARCHITECTURE.md's section "Layers", top first. Every import counts: of a
+module, inside a function, for type checking only. The tests read the source and import nothing, unless they say so.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def test_every_package_has_a_row() -> None:
 
 
 def height_of(module: str) -> int:
-    """The height of a module's layer; the ``__init__`` of a package stands as high as its highest sub-package."""
+    """The height of a module's layer; the ``__init__`` of a package is as high as its highest sub-package."""
     inside = [height for name, height in HEIGHT.items() if f"multihead.{name}".startswith(f"{module}.")]
     return max([HEIGHT[layer_of(module)], *(inside if module != "multihead" else [])])
 

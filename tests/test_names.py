@@ -168,7 +168,7 @@ def test_every_dotted_name_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_every_plain_name_is_one_of_the_package(name: str) -> None:
-    """Checks words that can only be names: those with an underscore or a capital inside."""
+    """Checks words that can only be names: those that contain an underscore or an inner capital."""
     words = [text for text in inline(name) if re.fullmatch(r"\w+", text) and re.search(r"\w_\w|[a-z][A-Z]", text)]
     assert [word for word in words if word not in identifiers()] == []
 

@@ -1,8 +1,8 @@
 """The code of the pages in docs/ runs and prints what is shown, and their commands parse.
 
-Each page is one program, run in a folder of its own with one thread and one seed. Chinese pages have the same blocks
-(`test_chinese_pages`) and are not run again. `getting-started.md` needs a corpus: `test_documents` runs it. What
-`from-the-documents.md` says of the documents and of us is checked in `test_from_the_documents`.
+Each page is one program, run in its own folder with one thread and one seed. Chinese pages have the same blocks
+(`test_chinese_pages`) and are not run again. `getting-started.md` needs a corpus: `test_documents` runs it.
+`test_from_the_documents` checks the statements of `from-the-documents.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Differences of systems and devices: each fallback does what it replaces; and a Windows on which everything works."""
+"""Differences of systems and devices: fallbacks equal what they replace; everything works on a simulated Windows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def with_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_everyday_work_is_the_same_on_windows(tmp_path: Path) -> None:
-    """A training that is stopped and goes on, a file, a stream and a server; a training here that is not stopped."""
+    """A training that is stopped and resumed, a file, a stream and a server; equal to uninterrupted training here."""
     both = ["--windows"] if Path("/proc/self/maps").exists() else []
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests" / "support")))
     words = [sys.executable, str(ROOT / "tests" / "support" / "everyday.py"), str(tmp_path), *both]
@@ -91,7 +91,7 @@ def test_everyday_work_is_the_same_on_windows(tmp_path: Path) -> None:
 
 @on_linux
 def test_the_windows_of_tests_denies(tmp_path: Path) -> None:
-    """It would refuse a careless program: each of these fails there and succeeds here."""
+    """The simulation refuses a careless program: each of these statements fails there and succeeds on Linux."""
     program = """
 import mmap, os, sys, windows
 from pathlib import Path
@@ -139,9 +139,9 @@ SYSTEMS = {
 """Names in `os` that some system lacks, or that name it."""
 OTHERS = {"sys.platform", "loop.add_signal_handler", "loop.add_reader"}
 GUARDED = {("configuration.py", "os.sysconf"), ("files.py", "os.major"), ("files.py", "os.minor")}
-"""Calls that are not reached, or whose absence is caught, where the system has none."""
+"""Calls that are not reached, or whose absence is handled, on systems without them."""
 APART = ("kernels/native/", "engine/native/", "diagnosis/machine.py")
-"""Compiled code, with conditions of its own, and the report on a machine, which tells what the system tells."""
+"""Compiled code, which has its own conditions, and the report on a machine, which shows what the system reports."""
 
 
 def nodes(words: str) -> Iterator[tuple[str, ast.AST]]:
@@ -153,7 +153,7 @@ def nodes(words: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def dotted(node: ast.AST) -> str:
-    """``a.b`` where it stands; empty elsewhere."""
+    """The dotted name of a node, such as ``a.b``; empty if it has none."""
     whole = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     return f"{node.value.id}.{node.attr}" if whole else ""  # type: ignore[attr-defined]
 
@@ -175,7 +175,7 @@ def test_no_other_module_knows_a_system() -> None:
 
 
 def test_text_is_written_with_the_same_bytes_everywhere() -> None:
-    """Who writes text says its encoding and how its lines end."""
+    """All code that writes text states its encoding and its line ends."""
     careless, seen = [], 0
     for name, node in nodes(r"\.write_text\(|open\(\"[wax]"):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -217,7 +217,7 @@ def test_processes_are_asked_for_nowhere_else_than_on_linux(without_posix: None,
 
 
 def test_what_is_open_elsewhere_is_waited_for(without_posix: None, tmp_path: Path, monkeypatch: Any) -> None:
-    """A reader that closes in time is not noticed; another one is named in one line, and nothing has changed."""
+    """A reader that closes in time causes no error; another one causes a one-line error, and nothing changes."""
     files.write_text(tmp_path / "file", "before")
     moved, refusals = os.replace, [3]
 
@@ -238,7 +238,7 @@ def test_what_is_open_elsewhere_is_waited_for(without_posix: None, tmp_path: Pat
 
 
 def test_a_folder_that_is_replaced_is_read_in_one_state(without_posix: None, tmp_path: Path, monkeypatch: Any) -> None:
-    """Without descriptors of folders, too: what is replaced while it is opened is opened again."""
+    """Also without descriptors of folders: a folder that is replaced while it is opened is opened again."""
 
     def write(text: str) -> None:
         with files.atomic_folder(tmp_path / "model") as draft:
@@ -279,7 +279,7 @@ def test_a_drive_before_a_path(without_posix: None) -> None:
 
 
 def test_a_drive_may_have_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fsync stops at it, the other call is used; where that fails, fsync."""
+    """If fsync does not flush the drive's cache, the other call is used; if that fails, fsync."""
     asked: list[int] = []
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -344,7 +344,7 @@ def test_a_lock_that_has_no_place(without_posix: None, with_locks: None, tmp_pat
 
 
 def test_signals_reach_a_loop_that_handles_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function runs in the loop, soon even if nothing else happens there, and the handler is given back."""
+    """The function runs in the loop, soon even if nothing else happens there, and the old handler is restored."""
     before = signal.getsignal(signal.SIGTERM)
 
     async def wait() -> tuple[bool, float]:
@@ -370,16 +370,29 @@ def test_signals_reach_a_loop_that_handles_none(monkeypatch: pytest.MonkeyPatch)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_streams_take_every_script(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_linux
+def test_a_process_starts_without_interrupts() -> None:
+    """The signal is sent before the program can have started."""
+    program = [sys.executable, "-c", "print(input())"]
+    with platforms.without_interrupts() as flags:
+        process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, creationflags=flags)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(b"here\n")
+    assert (process.returncode, out) == (0, b"here\n")
+
+
+@pytest.mark.parametrize(("encoding", "end"), [("cp1252", "\r\n"), ("latin-1", None), ("ascii", None)])
+def test_streams_take_every_script(monkeypatch: pytest.MonkeyPatch, encoding: str, end: str | None) -> None:
     out, error = io.BytesIO(), io.BytesIO()
     for name, raw, errors in (("stdout", out, "strict"), ("stderr", error, "backslashreplace")):
-        monkeypatch.setattr(sys, name, io.TextIOWrapper(raw, encoding="cp1252", errors=errors, newline="\r\n"))
-    monkeypatch.setattr(os, "linesep", "\r\n")
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(raw, encoding=encoding, errors=errors, newline=end))
     platforms.use_utf8_streams()
     for stream in (sys.stdout, sys.stderr):
         print("汉字 Ελλάς", file=stream, flush=True)
     assert out.getvalue() == error.getvalue() == "汉字 Ελλάς\n".encode()
     assert sys.stderr.errors == "backslashreplace"
+    print("m\udcff", flush=True)  # the name of a file that is not UTF-8
+    assert out.getvalue().endswith(b"\nm\xff\n")
 
 
 def test_a_closed_pipe_has_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +496,7 @@ def test_memory_that_windows_tells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processors_have_what_every_one_of_them_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On some Arm systems they differ."""
+    """On some Arm systems, the processors differ."""
     text = "processor\t: 0\nFeatures\t: fp asimd bf16\n\nprocessor\t: 1\nFeatures\t: fp asimd\n\nHardware\t: x\n"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
     assert platforms.processor() == ({"processor": "0", "Features": "fp asimd bf16"}, {"fp", "asimd"})

@@ -1,4 +1,4 @@
-"""The checks of signatures that all tests run under: they refuse and accept what jaxtyping's own decorator does."""
+"""The signature checks of the test run accept and refuse what jaxtyping's own decorator accepts and refuses."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ VALUES = st.one_of(
 
 
 def noted(compare: Callable[[Any, Any], bool], pairs: list[tuple[Any, Any]]) -> list[Any]:
-    """What is said of the values of one call, and which sizes are known after each of them."""
+    """Whether the values of one call fit, and which sizes are known after each of them."""
     found: list[Any] = []
     with signatures.jaxtyped("context"):
         for hint, value in pairs:
@@ -196,7 +196,7 @@ def noted(compare: Callable[[Any, Any], bool], pairs: list[tuple[Any, Any]]) -> 
 
 @given(st.lists(st.tuples(ARRAYS, VALUES), min_size=1, max_size=4))
 def test_a_tensor_fits_as_jaxtyping_says(pairs: list[tuple[Any, Any]]) -> None:
-    """Whatever has been seen before in the same call."""
+    """For any values seen before in the same call."""
     assert noted(signatures.fits, pairs) == noted(signatures.compared_by_jaxtyping, pairs)
 
 

@@ -1,7 +1,7 @@
 """The site: every page is in its navigation, its reference is complete, and its addresses are those of the project.
 
-`make site` builds it and fails at every warning; these tests need nothing of it but mkdocs.yml. Links between pages are
-checked in `test_names`.
+`make site` builds it and fails at every warning; these tests need only mkdocs.yml. `test_names` checks links between
+pages.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def headings_of(nav: Any) -> Iterator[str]:
 
 
 def generated() -> dict[str, str]:
-    """Documents of the root, and the pages whose place they take (tools/site_hooks.py)."""
+    """Documents of the root, and the pages that they replace (tools/site_hooks.py)."""
     tree = ast.parse((ROOT / "tools" / "site_hooks.py").read_text(encoding="utf-8"))
     (value,) = [
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROJECT"
@@ -149,7 +149,7 @@ def test_all_addresses_are_those_of_the_project() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_the_links_of_the_readme_are_absolute_and_lead_to_files(name: str) -> None:
-    """So that it reads on a package index, which has no other files."""
+    """So that its links work on a package index, which has no other files."""
     links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link] == []
     own = [local(link).partition("#")[0] for link in links if local(link) != link]
@@ -174,15 +174,15 @@ def test_the_project_can_move(tmp_path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (tmp_path / "page.md").write_text(f"[a]({SITE}a/) [b]({REPOSITORY}/issues)", encoding="utf-8")
+    (tmp_path / "page.md").write_bytes(f"[a]({SITE}a/)\r\n[b]({REPOSITORY}/issues)".encode())
     (tmp_path / "picture.png").write_bytes(b"\x89PNG" + SITE.encode())
     (tmp_path / "other.md").write_text(SITE, encoding="utf-8")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "page.md", "picture.png"], cwd=tmp_path, check=True)
     changes = {SITE: "https://docs.test/", REPOSITORY: "https://code.test/me"}
     assert module.replace(tmp_path, changes) == ["page.md"]
-    assert (tmp_path / "page.md").read_text() == "[a](https://docs.test/a/) [b](https://code.test/me/issues)"
-    assert (tmp_path / "other.md").read_text() == SITE  # git does not know it
+    assert (tmp_path / "page.md").read_bytes() == b"[a](https://docs.test/a/)\r\n[b](https://code.test/me/issues)"
+    assert (tmp_path / "other.md").read_text() == SITE  # git does not track it
 
 
 # --------------------------------------------------------------------------- citation and community

@@ -1,4 +1,4 @@
-"""Tensors are those that the library reads, and a header that lies is refused."""
+"""Tensors equal those that the library reads, and wrong headers are refused."""
 
 from __future__ import annotations
 

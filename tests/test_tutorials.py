@@ -1,8 +1,8 @@
 """The tutorials run, print what they show, and draw their pictures.
 
 A tutorial is a page of docs/tutorials whose Python blocks are one program. `tools/run_tutorials.py` runs the pages as
-notebooks, and writes what they print and draw into them. Those that train for minutes run here with less of everything
-(`SHORT`). What they compute is checked in place of what they print (`FACTS`).
+notebooks, and writes their outputs and pictures into them. Here, tutorials that train for minutes run with smaller
+settings (`SHORT`), and their results are checked instead of their outputs (`FACTS`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT = {
     "own-translator": ('PAIRS, TEST, BUDGET = 40_000, 500, "8m"', 'PAIRS, TEST, BUDGET = 300, 12, "2s"'),
     "read-attention": ("PAIRS, TEST, UPDATES = 10_000, 200, 300", "PAIRS, TEST, UPDATES = 300, 12, 4"),
 }
-"""Tutorials that train for minutes: the line that says how much, and the one that the tests put there."""
+"""Tutorials that train for minutes: the line that sets the amount, and the line that replaces it in the tests."""
 
 NEEDED = {"opus-mt": ("sentencepiece", "transformers"), "own-translator": ("babel", "fastapi", "uvicorn")}
 """Packages of extras that a tutorial needs."""
@@ -55,7 +55,7 @@ def pictures(text: str) -> list[str]:
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Path]:
-    """A folder of its own, one thread, one seed, and no figures left open."""
+    """A separate folder, one thread, one seed, and no open figures."""
     import matplotlib.pyplot as plt
 
     threads = torch.get_num_threads()
@@ -79,7 +79,7 @@ def run(name: str) -> tuple[list[str], dict[str, Any]]:
 
 
 def check_own_translator(made: dict[str, Any]) -> None:
-    """The planted faults are found, and four are taken out; the server answers what the translator does."""
+    """The planted faults are found, and four are removed; the server's translation is the translator's."""
     assert {one.code: one.count for one in made["found"].findings if one.code in ("leaked-pairs", "equal-sides")} == {
         "leaked-pairs": 3,
         "equal-sides": 2,
@@ -95,7 +95,7 @@ def check_own_translator(made: dict[str, Any]) -> None:
 
 
 def check_opus_mt(made: dict[str, Any]) -> None:
-    """The terms are learned, the rest stays, and `transformers` translates what we do."""
+    """The terms are learned, other translations stay, and `transformers` translates as we do."""
     assert made["before"]["chess"] == 0
     assert made["before"]["everyday"] > 0.8
     assert min(made["after"].values()) > 0.8
@@ -105,7 +105,7 @@ def check_opus_mt(made: dict[str, Any]) -> None:
 
 
 def check_read_attention(made: dict[str, Any]) -> None:
-    """Weights are distributions, and a head that is taken away is all that changes."""
+    """Weights are distributions, and removing a head changes nothing else."""
     view = made["view"]
     assert view.weights.shape == (4, len(view.rows), len(view.columns))
     assert torch.allclose(view.weights.sum(-1), torch.ones(4, len(view.rows)))
@@ -129,11 +129,11 @@ FACTS: dict[str, Callable[[dict[str, Any]], None]] = {
     "own-translator": check_own_translator,
     "read-attention": check_read_attention,
 }
-"""What is checked in place of what is printed, which depends on the machine or the size."""
+"""Checks that replace the comparison of outputs, which depend on the machine or the size."""
 
 
 def check_pictures(name: str, folder: Path) -> None:
-    """What the code draws is what the page shows."""
+    """The code draws the pictures that the page shows."""
     drawn = pictures(text_of(name))
     assert drawn
     assert [path for path in drawn if (folder / "images" / path).stat().st_size < 1000] == []

@@ -1,4 +1,4 @@
-"""A program that is forked does what it does when it is started (`processes.WarmPopen`)."""
+"""A forked program does what it does in a new process (`processes.WarmPopen`)."""
 
 from __future__ import annotations
 

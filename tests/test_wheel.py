@@ -1,6 +1,6 @@
-"""Packages: what they hold, and that a wheel computes without a compiler.
+"""Packages: their contents, and that a wheel works without a compiler.
 
-The short form needs a second and runs in `make test`. The others, marked `wheel`, look at what `make wheel` has built.
+The short form takes a second and runs in `make test`. The others, marked `wheel`, test what `make wheel` builds.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def test_the_wheel_holds_the_package_and_the_libraries_that_the_compiler_knows(b
 
 
 class Installed:
-    """The wheel in an environment of its own, which sees the other packages of this Python, but no compiler."""
+    """The wheel in a separate environment, which sees the other packages of this Python but no compiler."""
 
     def __init__(self, place: Path) -> None:
         self.folder = place / "work"

@@ -1,4 +1,4 @@
-"""Locks on folders: one process at a time, released however the holder ends."""
+"""Locks on folders: one process at a time; the lock is released however its holder ends."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path: Path
 
 
 def test_many_at_once_are_never_two(tmp_path: Path) -> None:
-    """Each creates, locks and leaves the folder empty; nobody may lock a folder that has been removed."""
+    """Each process creates, locks and leaves the empty folder; no process may lock a folder that has been removed."""
     inside, most, entered = [], [], []
 
     def work():

@@ -1,14 +1,16 @@
-"""Worker processes: the results are those of one process, in order, whatever happens to the workers."""
+"""Worker processes: results equal those of one process, in order, whatever happens to the workers."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -59,7 +61,7 @@ def talk(item):
 
 @pytest.fixture
 def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module that workers find because it is on the path of this process."""
+    """A module that workers find on the path of this process."""
     (tmp_path / "functions_for_workers.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("functions_for_workers")
@@ -81,7 +83,7 @@ def test_only_the_next_items_are_read() -> None:
             read.append(number)
             yield number
 
-    before = children()  # of other tests
+    before = children()  # processes of other tests
     results = LocalWorkers(2).map(abs, items())
     for taken in range(20):
         assert next(results) == taken
@@ -133,12 +135,20 @@ def test_an_error_of_the_items_ends_the_work_and_what_a_function_prints_does_not
 
 
 def children() -> set[int]:
-    """The processes that this one has started and not waited for."""
+    """The processes that this one has started but not waited for."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
             found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
+
+
+def test_an_interrupt_does_not_reach_a_worker() -> None:
+    """The signal is blocked before `serve` can ignore it, and only there."""
+    blocked = partial(signal.pthread_sigmask, signal.SIG_BLOCK)
+    (masked,) = LocalWorkers(1).map(blocked, [()])
+    assert signal.SIGINT in masked
+    assert signal.SIGINT not in blocked(())
 
 
 def test_all_cores_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

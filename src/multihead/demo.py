@@ -98,7 +98,9 @@ def _check_folder(folder: Path) -> None:
     """Check that the folder holds nothing but a demo, so that nothing else is overwritten."""
     work_folder.nearest_existing(folder)
     ours = ("data", "data-*", "run-*", "attention-*.png")  # data: of version 0.1
-    others = [path.name for path in folder.glob("*") if not any(path.match(name) for name in ours)]
+    # Hidden files are those of the system, such as .DS_Store, and drafts of a demo that was killed.
+    seen = [path for path in folder.glob("*") if not path.name.startswith(".")]
+    others = [path.name for path in seen if not any(path.match(name) for name in ours)]
     if others:
         raise ConfigurationError(
             f"{folder}: holds something that is not a demo ({min(others)}); nothing was touched. Choose a new folder"

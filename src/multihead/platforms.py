@@ -8,10 +8,11 @@ Python.
     open files        POSIX renames, replaces and removes them, mapped ones too; Windows refuses (`when_closed`)
     locks             flock of the file or folder itself; on Windows of a file that stands for it (`open_lock_file`)
     processes         Linux tells where the number of a process is that of only one (`process_place`)
-    signals           Windows has no SIGHUP and no SIGPIPE, and its event loops handle none (`handle_signals`)
+    signals           Windows has no SIGHUP and no SIGPIPE, and its event loops handle none (`handle_signals`); a
+                      Ctrl-C is kept from worker processes in another way there (`without_interrupts`)
     limits            the number of open files, cores, memory: asked of the system in its own way
     processors        Linux describes them in /proc/cpuinfo (`processor`)
-    standard streams  Windows's have a code page and end lines by CR LF (`use_utf8_streams`)
+    standard streams  locales have other encodings, and Windows ends lines by CR LF (`use_utf8_streams`)
     command lines     a backslash escapes in a shell of POSIX, and separates folders on Windows (`split_words`)
     devices           MPS has no float64 (`widest_float`); `configuration.require_device` looks for devices
 
@@ -243,6 +244,25 @@ def handle_signals(loop: AbstractEventLoop, handlers: Mapping[signal.Signals, Ca
             signal.signal(number, earlier)
 
 
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[int]:
+    """Inside, this thread starts processes that a Ctrl-C of the terminal does not reach.
+
+    They inherit that SIGINT is blocked, from their first instruction on. Yields the ``creationflags`` for
+    `subprocess.Popen`: of a new group of processes on Windows, 0 elsewhere.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        import subprocess
+
+        yield getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _TICK = 0.2
 """Seconds until a signal is noticed, at most."""
 
@@ -392,16 +412,15 @@ def replace_closed_streams() -> None:
 
 
 def use_utf8_streams() -> None:
-    """Let standard output and standard error take UTF-8 and end lines by LF, as they do on POSIX systems.
+    """Let standard output and standard error take UTF-8 and end lines by LF, whatever the locale is.
 
-    Windows's have the code page of the region, which lacks most scripts, once they are not a console. Standard input
-    is read as bytes.
+    A locale such as C or de_DE.ISO-8859-1, and the code page of Windows, which redirected streams have, lack most
+    scripts. Names of files that are not UTF-8 are written as the bytes that they are. Standard input is read as bytes.
     """
-    if os.linesep == "\n":
-        return
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=stream.errors, newline="\n")
+            errors = "surrogateescape" if stream.errors == "strict" else stream.errors
+            stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
 
 
 # --------------------------------------------------------------------------- command lines

@@ -75,7 +75,7 @@ def remote_errors(place: str, what: str = "read") -> Iterator[None]:
         what_is_missing = "file" if what == "read" else "folder or bucket"
         raise DataError(f"there is no such {what_is_missing}; check the name", place) from None
     except Exception as error:  # stores raise errors of the packages that they use, too
-        silent = f"no reason is given ({type(error).__name__}); can such a place be {what} at all?"
+        silent = f"no reason is given ({type(error).__name__}); check that such a place can be {what}"
         reason = " ".join(str(error).split()) or silent
         raise SurroundingsError(f"{place}: cannot be {what}: {reason}") from error
 

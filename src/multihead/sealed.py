@@ -321,7 +321,7 @@ class OpenFolder:
         """
         size = self.size(name)
         if most is not None and size > most:
-            raise FormatError(f"{self.path / name}: has {size:,} bytes, and {most:,} at most are read; {self.remedy}")
+            raise FormatError(f"{self.path / name}: has {size:,} bytes, but at most {most:,} are read; {self.remedy}")
         content = bytearray(size)
         self.read_into(name, [memoryview(content)])
         return content
@@ -443,7 +443,7 @@ def read_file(path: Path, most: int = MOST_TEXT) -> bytes:
     try:
         size = _regular_size(descriptor, path, "give a regular file")
         if size > most:
-            raise FormatError(f"{path}: has {size:,} bytes, and {most:,} at most are read")
+            raise FormatError(f"{path}: has {size:,} bytes, but at most {most:,} are read")
         with io.FileIO(descriptor, closefd=False) as stream:
             return stream.read(most)
     except OSError as error:

@@ -60,7 +60,7 @@ _SEALED = ("data", "left-out.tsv", _COPY)
 _UNFINISHED_CONTENT = (_MARKER, JOURNAL, *_SEALED, "checkpoints", "text", MANIFEST)
 """Names that may exist in a folder under construction."""
 _DESCRIPTIONS = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
-_REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
+_REMEDIES = {RUN: "Continue it with `multihead train`", PREPARED: "Train from it with --data"}
 
 
 @contextlib.contextmanager
@@ -196,7 +196,7 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
                 f"{folder}: holds a run of {_KINDS[found][0]}, not of a {_KINDS[kind][1]}; nothing was touched. "
                 "Choose a new folder"
             )
-        return parse(opened, RUN, cls, "a newer multihead began this run, go on with that")
+        return parse(opened, RUN, cls, "a newer multihead began this run; continue it with that version")
 
 
 def kind_of(folder: Path) -> str | None:
@@ -263,8 +263,8 @@ def open_work(folder: Path) -> OpenFolder:
 
 
 _KEPT = (
-    "what a run is made of does not change once it has begun: restore the file from {copy}, or begin anew in another "
-    "folder, with other settings if they are wanted (`multihead train --from-model` goes on from a trained model)"
+    "the settings and data of a run must not change once it has begun: restore the file from {copy}, or begin anew in "
+    "another folder, where settings may differ (`multihead train --from-model` continues from a trained model)"
 )
 
 
@@ -306,8 +306,8 @@ def check_same_settings(folder: Path, given: dict[str, object], begun_with: dict
     changes = changed_settings(given, begun_with)
     if changes:
         raise ConfigurationError(
-            f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
-            "or give --output alone; for a new run choose a new folder"
+            f"{folder}: holds a run with other settings ({changes}). To continue it, leave them as they were, "
+            "or give --output alone; for a new run, choose a new folder"
         )
 
 

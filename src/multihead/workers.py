@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from multihead.errors import SurroundingsError
-from multihead.platforms import usable_cores
+from multihead.platforms import usable_cores, without_interrupts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -156,12 +156,14 @@ class _Team:
             if self._closed:
                 raise EOFError("the work is over")
             try:
-                worker = subprocess.Popen(
-                    [sys.executable, "-c", program],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=self._environment,
-                )
+                with without_interrupts() as flags:  # `serve` ignores them, but only once it runs
+                    worker = subprocess.Popen(
+                        [sys.executable, "-c", program],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        env=self._environment,
+                        creationflags=flags,
+                    )
             except OSError as error:
                 raise SurroundingsError(f"a worker process cannot be started ({error.strerror})") from error
             self._running.add(worker)

@@ -1,4 +1,4 @@
-"""``multihead attention``: the picture, the table and the numbers are those of the call."""
+"""``multihead attention``: the picture, the table and the numbers equal those of the Python call."""
 
 from __future__ import annotations
 

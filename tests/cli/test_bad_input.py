@@ -13,8 +13,11 @@ import processes
 import pytest
 import torch
 
+from multihead.cli import language_models, process
 from multihead.cli import main as main_module
-from multihead.cli import process
+from multihead.cli.options import flag_name
+from multihead.errors import ConfigurationError
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -135,6 +138,16 @@ def test_text_without_any_words(call, files, numbers, trained):
         (["translate", "run", "--threads", "0"], ["--threads", "got 0"]),
         (["translate", "run", "--batch-tokens", "-1"], ["--batch-tokens", "got -1"]),
         (["train", "--config", "nowhere.toml"], ["nowhere.toml", "No such file"]),
+        (["translate", "run", "--draft", "b", "--prefixes", "x"], ["--draft", "which has no --prefixes: leave out"]),
+        (["translate", "run", "--draft", "b", "--phrases", "x"], ["--draft", "which has no --phrases: leave out"]),
+        (["translate", "run", "--input", "x.parquet"], ["--input: Parquet needs an engine: add --engine local:1"]),
+        (["distill", "run", "--source", "x.parquet", "--output", "y.tsv"], ["--source: Parquet needs an engine"]),
+        (["heads", "run", "--source", "x", "--target", "y", "--beam", "2"], ["--beam needs --bleu NUMBER"]),
+        (["classify", "predict", "run", "--explain", "--top", "2"], ["--explain", "leave out --top"]),
+        (["export", "run", "--format", "web", "-o", "o", "--no-certificate", "--beam", "5"], ["--beam does nothing"]),
+        (["export", "run", "--format", "web", "-o", "o", "--no-certificate", "--count", "9"], ["--count does nothing"]),
+        (["import", "run", "-o", "new", "--no-certificate", "--lines", "x"], ["--lines", "--no-certificate"]),
+        (["import", "run", "-o", "new", "--no-certificate", "--references", "x"], ["--references does nothing"]),
     ],
 )
 def test_a_wrong_command_line(call, tmp_path, monkeypatch, words, said):
@@ -166,6 +179,24 @@ def test_settings_that_cannot_be(call, files, numbers, settings, said):
         before = numbers.contents(files)
     one_line(call("train", *numbers.flags(given)), 2, *said, after=1)
     assert numbers.contents(files) == before
+
+
+def test_zero_is_a_value_that_a_language_model_refuses():
+    language_models.refuse({"alpha": None, "shortlist": False, "others": ()}, Languages())
+    for flags in ({"alpha": 0.0}, {"resamples": 0}):
+        with pytest.raises(ConfigurationError, match="is for translators, and this is a language model"):
+            language_models.refuse(flags, Languages())
+
+
+def test_a_language_model_refuses_flags_by_their_names(call, tmp_path, monkeypatch):
+    """As `evaluate` passes them: --with is the parameter ``others``."""
+    seen = {}
+    monkeypatch.setattr(language_models, "is_given", lambda _: True)
+    monkeypatch.setattr(language_models, "refuse", lambda flags, _: seen.update(flags))
+    monkeypatch.setattr(language_models, "evaluate_text", lambda *_: None)
+    assert call("evaluate", tmp_path, "--target", tmp_path / "text").status == 0
+    spelled = {flag for one in main_module.multihead.commands["evaluate"].params for flag in one.opts}
+    assert {flag_name(name) for name in seen} <= spelled
 
 
 def test_a_misspelt_key_in_a_file(call, tmp_path):
@@ -341,7 +372,7 @@ def test_too_little_memory_is_said_in_one_line(call, monkeypatch, error):
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ImportError("no x", name="multihead.models.x")])
 def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch, error):
-    """It is needed to fix the bug."""
+    """The traceback is needed to fix the bug."""
 
     def fails():
         raise error

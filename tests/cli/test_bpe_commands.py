@@ -139,6 +139,16 @@ def test_learn_is_the_call(run: Run, made: Path, tmp_path: Path) -> None:
     )
 
 
+def test_learn_names_the_special_symbols(run: Run, made: Path, tmp_path: Path) -> None:
+    names = ("--pad", "<p>", "--unk", "<u>", "--bos", "<b>", "--eos", "<e>")
+    for count in range(0, len(names), 2):
+        output = tmp_path / str(count)
+        assert run("learn", made / "text", "-o", output, "--vocab-size", 400, *names[count : count + 2]).status == 0
+        expected = ["<blank>", "<unk>", "<s>", "</s>"]
+        expected[count // 2] = names[count + 1]
+        assert Tokenizer.load(output).specials.strings == tuple(expected)
+
+
 def test_learn_reads_several_files_or_standard_input(run: Run, made: Path, tmp_path: Path) -> None:
     assert run("learn", made / "text", made / "text", "-o", tmp_path / "files", "--vocab-size", 400).status == 0
     assert run("learn", "-o", tmp_path / "stdin", "--vocab-size", 400, given=PLAIN * 2).status == 0
@@ -286,8 +296,12 @@ WRONG = [
     (["apply", "{}/codes", "--vocabulary", "{}/text"], "text:1: expected a unit, a space and its frequency"),
     (["apply", "{}/codes", "--glossaries", "("], "is not a regular expression"),
     (["undo", "--ids"], "--ids: expected TOKENIZER too"),
+    (["undo", "--side", "target"], "--side: expected TOKENIZER too"),
+    (["undo", "{}/tokenizer.json", "--ids", "--side", "target"], "tokenizer.json is a file, with one tokenizer"),
+    (["apply", "{}/tokenizer.json", "--side", "target"], "tokenizer.json is a file, with one tokenizer"),
+    (["apply", "{}/codes", "--side", "source"], "codes is a file, with one tokenizer"),
     (["undo", "{}/tokenizer.json", "--ids"], "standard input:1: expected ids with spaces between them, got 'A man'"),
-    (["undo", "{}/codes", "--format", "subword-nmt"], "--format: the file says what it is"),
+    (["undo", "{}/codes", "--format", "subword-nmt"], "--format: TOKENIZER already determines the format"),
     (["undo", "--format", "subword-nmt", "--separator", ""], "--separator: expected some characters"),
     (["undo", "--separator", "@@"], "--separator: applies to codes"),
     (["learn", "-o", "{}/codes"], "codes: exists already; nothing was overwritten"),

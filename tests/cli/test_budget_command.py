@@ -1,4 +1,4 @@
-"""``multihead train --budget`` by the clock: on a machine that becomes slower, and killed.
+"""``multihead train --budget`` in real time: on a machine that becomes slower, and with kills.
 
 These tests take minutes and a quiet machine; `tests/training/test_budget.py` has the same on simulated ones.
 """
@@ -46,7 +46,7 @@ def decisions(output):
 
 @pytest.mark.parametrize("slower", [False, True])
 def test_a_budget_holds_on_a_machine_that_becomes_twice_as_slow_halfway(flags, tmp_path, slower):
-    """Slower is a process that is stopped half of the time."""
+    """Slow the process down by stopping it half of the time."""
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
         pytest.skip("other work is being done on this machine")
     began = time.monotonic()
@@ -66,7 +66,7 @@ def test_a_budget_holds_on_a_machine_that_becomes_twice_as_slow_halfway(flags, t
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_at_random_its_decisions_are_repeated(numbers, flags, tmp_path, seed):
-    """SIGKILL twice; the folder that it leaves, trained again without its checkpoints, ends with the same bytes."""
+    """Kill a run twice; training its folder again without the checkpoints gives the same bytes."""
     draw, run = random.Random(seed), tmp_path / "run"
     for _ in range(2):
         process = start(run, flags)

@@ -213,7 +213,7 @@ def test_without_compiled_code_there_is_the_network(models: Path, monkeypatch: p
 
 
 def test_weights_that_do_not_fit_are_refused_in_the_same_words(models: Path, tmp_path: Path) -> None:
-    """As one whose manifest was removed, with other settings."""
+    """A folder without a manifest and with other settings."""
     for change in ({"encoder_layers": 2}, {"inner": 25}, {"output_bias": True}, {"tie_output": False}):
         for file in (models / "sinusoidal").iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())

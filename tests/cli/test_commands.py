@@ -1,6 +1,7 @@
 """The commands as users type them: results, help, closed and full streams."""
 
 import gzip
+import io
 import json
 import os
 import resource
@@ -13,7 +14,14 @@ import processes
 import pytest
 
 from multihead import Translator, __version__, evaluate
+from multihead.bundle import model_digest
+from multihead.cli.main import main
 from multihead.cli.main import multihead as command
+from multihead.errors import ConfigurationError
+from multihead.platforms import replace_closed_streams
+from multihead.runs import curves
+from multihead.serving import folders
+from multihead.translating.datastore import read as read_datastore
 
 PROGRAM = [sys.executable, "-m", "multihead"]
 
@@ -299,6 +307,26 @@ def test_a_reader_that_has_gone_ends_it_quietly(trained):
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["train", "--help"], ["env", "--json"]])
+def test_a_reader_that_has_gone_ends_every_command_alike(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = processes.run([*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["bpe", "--help"], ["bpe", "undo"]])
+def test_standard_output_that_was_closed_before(words, monkeypatch, capsys):
+    """As with ``multihead --version >&-``."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n"), encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdout", None)
+    replace_closed_streams()
+    with sys.stdout:
+        assert main(words) == 1
+    assert capsys.readouterr().err == "multihead: standard output: cannot be written: it is closed\n"
+
+
 @pytest.mark.parametrize("words", [["translate"], ["--help"]])
 def test_standard_output_that_is_full(trained, words):
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
@@ -309,3 +337,66 @@ def test_standard_output_that_is_full(trained, words):
     assert said.startswith("multihead: ")
     assert "o space left on" in said
     assert said.count("\n") == 1
+
+
+# ------------------------------------------------------------------------------------------ flags beside the settings
+
+FOLDER = Path(__file__).parents[1] / "data_folders" / "v6"
+"""A model of number words."""
+
+
+def test_clean_writes_where_it_is_told_and_asks_the_model(call, numbers, tmp_path):
+    kept, removed, report = (tmp_path / name for name in ("kept.tsv", "reasons.jsonl", "page.html"))
+    outputs = ("--output", kept, "--removed", removed, "--report", report)
+    ended = call("clean", *numbers.flags(numbers.test), *outputs, "--model", FOLDER, "--max-surprise", 1e-3)
+    assert ended.status == 0, ended.err
+    assert {*tmp_path.iterdir()} == {kept, removed, report}
+    reasons = [json.loads(line)["reason"] for line in removed.read_text(encoding="utf-8").splitlines()]
+    assert "alignment" in reasons
+    assert len(reasons) + kept.read_text(encoding="utf-8").count("\n") == 20
+
+
+@pytest.mark.parametrize("words", [["evaluate", FOLDER], ["compare", "TARGET", "TARGET"]], ids=["evaluate", "compare"])
+def test_comet_is_asked_for_by_its_flag(call, numbers, monkeypatch, words):
+    monkeypatch.setenv("MULTIHEAD_COMET", "nowhere")
+    words = [numbers.test["target"] if word == "TARGET" else word for word in words]
+    ended = call(*words, *numbers.flags(numbers.test), "--resamples", 60, "--comet", "model")
+    assert (ended.status, ended.out) == (1, b"")
+    assert "MULTIHEAD_COMET: expected the Python of an environment with COMET, got 'nowhere'" in ended.err
+
+
+def test_serve_passes_on_how_its_models_search(call, monkeypatch):
+    given = []
+
+    def find(_folders, search, device, *_):
+        given.append((search, device))
+        raise ConfigurationError("enough")
+
+    monkeypatch.setattr(folders, "find_models", find)
+    for words in ((), ("--alpha", 0.25, "--precision", "int8", "--beam", 3, "--device", "mps")):
+        assert call("serve", FOLDER, *words).err == "multihead: enough\n"
+    assert given == [({}, "cpu"), ({"beam": 3, "alpha": 0.25, "precision": "int8"}, "mps")]
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_datastore_has_about_as_many_entries_as_it_may(call, numbers, tmp_path):
+    valid = {f"valid-{side}": path for side, path in numbers.test.items()}
+    texts = numbers.flags({**numbers.test, **valid})
+    sizes = []
+    for most in (10_000, 40):
+        output = tmp_path / str(most)
+        ended = call("datastore", FOLDER, "--output", output, *texts, "--neighbours", 2, "--most", most)
+        assert ended.status == 0, ended.err
+        sizes.append(len(read_datastore(output, model_digest(FOLDER)).symbols))
+    assert sizes[0] > 2 * sizes[1] > 40
+
+
+def test_plot_draws_over_what_it_is_told(call, monkeypatch, tmp_path):
+    (table := tmp_path / "table.csv").write_text("updates,seconds,bleu\n10,120,3\n20,600,4\n", encoding="utf-8")
+    drawn = []
+    monkeypatch.setattr(curves, "draw_curves", lambda panels, _: drawn.append(panels))
+    for over in ((), ("--over", "updates"), ("--over", "time")):
+        assert call("plot", table, "-o", tmp_path / "curves.svg", *over).status == 0
+    logs = curves.read_curves([table])
+    assert drawn == [curves.panels_of(logs, axis) for axis in ("step", "step", "seconds")]
+    assert drawn[0] != drawn[2]

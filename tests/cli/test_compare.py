@@ -27,8 +27,8 @@ def upper(numbers: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def called(call: Any, numbers: Any) -> Callable[..., Any]:
-    sides = ("--source", numbers.test["source"], "--target", numbers.test["target"])
-    return lambda *words: call("compare", *sides, "--resamples", 60, "--trials", 200, "--threads", 1, *words)
+    usual = ("--source", numbers.test["source"], "--target", numbers.test["target"], "--resamples", 60, "--threads", 1)
+    return lambda *words: call("compare", *usual, *(() if "bootstrap" in words else ("--trials", 200)), *words)
 
 
 def test_what_is_printed_is_what_the_call_gives(called: Any, numbers: Any, upper: Path, trained: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_printed_is_what_the_call_gives(called: Any, numbers: Any, upper
     ended = called(*flags)
     assert (ended.status, ended.text) == (0, str(wanted) + "\n")
     assert "the references look lower-cased: 20 of 20" in ended.err
-    assert f"{upper}: the translations look tokenised: 20 of 20" in ended.err
+    assert f"{upper}: the translations look tokenized: 20 of 20" in ended.err
     assert json.loads(called(*flags, "--json").text) == json.loads(json.dumps(wanted.as_dict()))
 
 
@@ -74,10 +74,14 @@ def test_what_a_length_limit_cuts_is_named(called: Any, numbers: Any, upper: Pat
         (("{upper}", "--trials", 3), "trials: expected at least 40"),
         (("{upper}", "--resamples", 10**9), "resamples: expected at most"),
         (("{upper}", "--test", "guess"), "'guess' is not one of"),
+        (("{upper}", "--test", "bootstrap", "--trials", 200), "--trials does nothing with --test bootstrap"),
         (("{upper}", "--show", -1), "show: expected 0 sentences or more"),
         (("{upper}", "--batch-tokens", 0), "--batch-tokens: expected at least 1"),
         (("no.en",), "no.en: there is no such file"),
         (("{upper}", "--beam", 4, "--groups", 3), "groups must divide the beam"),
+        (("{upper}", "--beam", 4), "--beam is for models, and all SYSTEMS are files"),
+        (("{upper}", "--target-language", "en"), "--target-language is for models, and all SYSTEMS are files"),
+        (("no.en", "--beam", 4), "no.en: there is no such file"),
     ],
 )
 def test_what_cannot_be_compared(called: Any, upper: Path, words: tuple[Any, ...], said: str) -> None:

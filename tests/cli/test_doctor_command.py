@@ -96,6 +96,16 @@ def test_faults_of_the_caller_are_exit_status_2(call: Any, tmp_path: Path, numbe
         assert ended.err.startswith("multihead: ")
 
 
+def test_the_text_is_searched_for_a_test_set(call: Any, tmp_path: Path, numbers: Any) -> None:
+    numbers.write(tmp_path, "test", [("eine Zeile des Tests mit vielen Wörtern", "a line of the test with many words")])
+    numbers.write(tmp_path, "train", [*numbers.pairs(40, 2), ("eine Zeile des Tests mit vielen Wörtern", "a line")])
+    words = ("doctor", "--source", tmp_path / "train.de", "--target", tmp_path / "train.en", "--vocab-size", 300)
+    test = ("--test-source", tmp_path / "test.de", "--test-target", tmp_path / "test.en")
+    for more, leaks in ((test, {"leaked-sources"}), ((), set())):
+        content = json.loads(call(*words, "--preset", "tiny", "--quick", "--json", *more).text)
+        assert {one["code"] for one in content["findings"]} & {*LEAKS} == leaks
+
+
 def test_a_warning_is_exit_status_3(call: Any, tmp_path: Path, numbers: Any) -> None:
     source, target = (path.read_bytes().split(b"\n")[:-1] for path in numbers.train.values())
     source[6], target[6] = b"\xff", target[6]

@@ -6,10 +6,12 @@ so that a restart takes a second. `make test` kills two processes, `make test-el
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -92,7 +94,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def launch(numbers: Numbers) -> Iterator[Callable[..., Job]]:
-    """A function that starts a run in a folder under so many agents with so many processes each."""
+    """A function that starts a run in a folder, with a number of agents and of processes per agent."""
     processes.starter()  # preloads what the agents fork
     context, jobs = multiprocessing.get_context("forkserver"), []
     words = numbers.flags({**numbers.train, **numbers.settings, **RANDOM, **SHORT})
@@ -112,6 +114,17 @@ def launch(numbers: Numbers) -> Iterator[Callable[..., Job]]:
 def finish(job: Job) -> None:
     job.agents[0].join(PATIENCE)
     assert job.agents[0].exitcode == 0, job.errors.read_text(errors="replace")[-3000:]
+
+
+def kill_after(job: Job, draw: random.Random, updates: list[int]) -> int:
+    """Kill a process when the log reaches each of these numbers of updates; returns the kills."""
+    for killed, step in enumerate(updates):
+        while not (alive := job.alive()) or not step <= job.step() < SHORT["updates"] - 1:
+            if job.ended:
+                return killed
+            time.sleep(0.002)
+        os.kill(draw.choice(alive), signal.SIGKILL)
+    return len(updates)
 
 
 def kill_at_random(job: Job, draw: random.Random, kills: int, *, agents: bool = False) -> int:
@@ -143,7 +156,7 @@ def kill_at_random(job: Job, draw: random.Random, kills: int, *, agents: bool = 
 
 
 def wait_for_updates(job: Job, old: set[int]) -> None:
-    """Wait until new processes train: an agent that dies while they meet ends the others, which is torchrun's limit."""
+    """Wait until new processes train: if an agent dies during the rendezvous, torchrun ends the others too."""
     while not job.ended and not (set(job.alive()) and set(job.alive()).isdisjoint(old)):
         time.sleep(0.05)
     step = job.step()
@@ -156,7 +169,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def assert_nothing_lost_or_seen_twice(run: Path, alone: Path) -> None:
-    """The log has the tokens and, but for rounding, the losses of one process that was never killed."""
+    """The log has the tokens and, up to rounding, the losses of a single process that is never killed."""
     for got, want in zip(records(run), records(alone), strict=True):
         for name in ("kind", "step", "epoch", "target_tokens"):
             assert got.get(name) == want.get(name)
@@ -173,6 +186,12 @@ def newest(run: Path) -> dict[str, bytes]:
     return {**contents, "state": found.state.model_dump_json().encode()}
 
 
+def assert_same_run(run: Path, calm: Path) -> None:
+    """Log and last checkpoint are equal, bit for bit."""
+    assert records(run) == records(calm)
+    assert newest(run) == newest(calm)
+
+
 @pytest.fixture(scope="module")
 def alone(launch: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one process that nobody kills."""
@@ -181,23 +200,47 @@ def alone(launch: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) 
     return job.run
 
 
-@pytest.mark.parametrize("parallel", [SHARDED, pytest.param("sum", marks=pytest.mark.elastic)])
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.elastic)])
-def test_killed_processes_are_replaced(launch, alone, tmp_path, kills, parallel):
-    """Either of two, at random moments; the last tensors are, bit for bit, those of two that nobody kills."""
-    draw, killed, jobs = random.Random(kills), 0, []
-    while killed < kills:
-        job = launch(tmp_path / f"killed{len(jobs)}", flags=("--parallel", parallel))
-        killed += kill_at_random(job, draw, kills - killed)
+@pytest.fixture(scope="module")
+def calm(launch: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns the run of two processes that nobody kills, which combine gradients in some way."""
+
+    @functools.cache
+    def run(parallel: str) -> Path:
+        job = launch(tmp_path_factory.mktemp("calm"), flags=("--parallel", parallel))
         finish(job)
-        assert_nothing_lost_or_seen_twice(job.run, alone)
-        jobs.append(job)
-    if kills > 2:
-        calm = launch(tmp_path / "calm", flags=("--parallel", parallel))
-        finish(calm)
-        for job in jobs:
-            assert newest(job.run) == newest(calm.run)
-    print(f"\n{killed} kills in {len(jobs)} runs")
+        return job.run
+
+    return run
+
+
+@pytest.mark.parametrize("parallel", [SHARDED, pytest.param("sum", marks=pytest.mark.elastic)])
+def test_killed_processes_are_replaced(launch, calm, tmp_path, parallel):
+    """Kill either of two processes: before the first checkpoint, and after it, when the run resumes from it.
+
+    Its log and its last tensors are, bit for bit, those of two processes that nobody kills.
+    """
+    draw, updates, runs = random.Random(2), [1, 9], 0
+    while updates:
+        job = launch(tmp_path / f"killed{runs}", flags=("--parallel", parallel))
+        updates = updates[kill_after(job, draw, updates) :]
+        finish(job)
+        assert_same_run(job.run, calm(parallel))
+        runs += 1
+    starts = re.findall("going on after update ([0-9]+)", (job.run / "log.txt").read_text(encoding="utf-8"))
+    assert int(starts[-1]) >= SHORT["validate_every"]
+
+
+@pytest.mark.elastic
+@pytest.mark.parametrize("parallel", ["sum", SHARDED])
+def test_processes_killed_at_random_are_replaced(launch, calm, tmp_path, parallel):
+    draw, killed, runs = random.Random(20), 0, 0
+    while killed < 20:
+        job = launch(tmp_path / f"killed{runs}", flags=("--parallel", parallel))
+        killed += kill_at_random(job, draw, 20 - killed)
+        finish(job)
+        assert_same_run(job.run, calm(parallel))
+        runs += 1
+    print(f"\n{killed} kills in {runs} runs")
 
 
 @pytest.mark.elastic

@@ -140,6 +140,13 @@ def test_a_misspelt_command_is_answered_with_the_nearest(call: Callable[..., Any
     assert "'train'" in ended.err
 
 
+@pytest.mark.parametrize("spelling", ["neighbors", "neighbours"])
+def test_a_datastore_has_neighbors_in_both_spellings(spelling: str) -> None:
+    words = ["run", "--output", "store", f"--{spelling}", "3"]
+    context = EVERY["datastore"].make_context("datastore", words, help_option_names=HELP)
+    assert context.params["neighbours"] == 3
+
+
 def test_help_imports_no_command() -> None:
     """So it is as quick with a hundred commands; what it would have to wait for is pydantic, with the settings."""
     words = [sys.executable, "-X", "importtime", "-m", "multihead", "--help"]

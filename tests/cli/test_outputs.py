@@ -20,11 +20,11 @@ FILES: dict[str, list[str]] = {
     "distill --output": ["RUN", "--source", "SOURCE"],
     "clean --output": ["--source", "SOURCE", "--target", "TARGET"],
     "evaluate --save": ["RUN", "--source", "SOURCE", "--target", "TARGET"],
-    "attention --output": ["RUN", "--source", "eins", "--target", "one"],
+    "attention --output": ["RUN", "eins"],
     "plot --output": ["RUN"],
     "bpe learn --output": ["SOURCE", "--vocab-size", "300"],
-    "explain --output": ["RUN", "--source", "eins"],
-    "explain --png": ["RUN", "--source", "eins"],
+    "explain --output": ["RUN", "eins"],
+    "explain --png": ["RUN", "eins"],
     "classify predict --html": ["RUN"],
 }
 """The words of each command that writes a new file, without the file."""
@@ -41,9 +41,9 @@ FOLDERS: dict[str, list[str]] = {
     "datastore --output": ["RUN"],
     "import --output": ["RUN"],
     "export --output": ["RUN", "--format", "ctranslate2"],
-    "pretrain --output": ["--train", "SOURCE", "--updates", "1"],
+    "pretrain --output": ["--text", "SOURCE", "--updates", "1"],
     "classify train --output": ["--data", "SOURCE"],
-    "pointer train --output": ["--updates", "1"],
+    "pointer train --output": ["sort", "--updates", "1"],
 }
 """The same for new folders."""
 
@@ -67,6 +67,15 @@ def found_outputs(group: click.Group, before: str = "") -> set[str]:
 
 def test_every_output_is_listed_here() -> None:
     assert found_outputs(multihead) == FILES.keys() | FOLDERS.keys() | NO_OUTPUT.keys()
+
+
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
+def test_the_words_are_refused_for_their_output_alone(name: str) -> None:
+    *names, option = name.split()
+    command: Any = multihead
+    for word in names:
+        command = command.commands[word]
+    command.make_context(name, [*(FILES | FOLDERS)[name], option, "new"])
 
 
 @pytest.fixture
@@ -108,7 +117,7 @@ def test_a_folder_that_cannot_be_made(call, place, numbers, command, output) -> 
 
 @pytest.mark.parametrize("command", ["adapt", "average", "shrink", "quantise", "import", "export"])
 def test_the_current_folder_is_not_replaced(call, place, numbers, monkeypatch, command) -> None:
-    """A shell would stay in the folder that was there before."""
+    """A shell would otherwise stay in the folder that was replaced."""
     (place / "new").mkdir()
     monkeypatch.chdir(place / "new")
     words = ["../run" if word == "RUN" else word for word in FOLDERS[f"{command} --output"]]

@@ -183,7 +183,7 @@ def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, s
 
 @pytest.mark.proof
 def test_a_run_of_two_that_one_finishes_ends_with_the_same_weights(numbers, settings, launched, tmp_path):
-    """Bit for bit; one that began alone and that two finish says that it does not."""
+    """Bit for bit; a run that one process starts and two finish reports that it is not."""
     launched.start(2)
     assert launched.end() == 0, launched.said()
     other = Launched(numbers, tmp_path / "other", settings)
@@ -223,7 +223,7 @@ def test_processes_are_killed_and_other_numbers_of_them_go_on(numbers, alone, la
         assert launched.end() != 0
         assert time.monotonic() - began < 20
         assert (0 if size == 1 else 1) <= len(launched.ours()) < size
-        assert all("has ended without a word" in said for said in launched.ours())
+        assert all("has ended without a message" in said for said in launched.ours())
         assert any("(saved after update " in said for said in launched.ours()) == (size > 1 and rank > 0)
     launched.start(2)
     assert launched.end() == 0, launched.said()
@@ -264,8 +264,17 @@ def test_the_pace_that_the_updates_are_chosen_by_is_that_of_all(launched):
     assert f"{lines[-1]['step']:08d}" == max(path.name for path in (launched.run / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize("command", [["pointer", "train", "sort"], ["translate", "model"], ["demo"]])
-def test_other_commands_refuse_to_be_several(call, monkeypatch, tmp_path, command):
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["pointer", "train", "sort"], "this command"),
+        (["translate", "model"], "this command"),
+        (["demo"], "this command"),
+        (["train", "--best", "--output", "run"], "a run of --best"),
+        (["train", "--model", "decoder", "--output", "run"], "the training of a language model"),
+    ],
+)
+def test_other_commands_refuse_to_be_several(call, monkeypatch, tmp_path, command, what):
     monkeypatch.chdir(tmp_path)
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
@@ -273,7 +282,7 @@ def test_other_commands_refuse_to_be_several(call, monkeypatch, tmp_path, comman
         monkeypatch.setenv(name, "0" if name == "LOCAL_RANK" else "4")
     ended = call(*command)
     assert ended.status == 2
-    assert ended.err.startswith("multihead: torchrun started 4 processes, and this command works in one: ")
+    assert ended.err.startswith(f"multihead: torchrun started 4 processes, and {what} works in one: ")
     assert ended.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

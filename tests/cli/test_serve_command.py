@@ -66,8 +66,8 @@ def test_models_with_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["a", "b"], "a: of several models, each needs its languages"),
-        (["de-en=a", "b"], "b: of several models, each needs its languages"),
+        (["a", "b"], "a: each of several models needs its languages"),
+        (["de-en=a", "b"], "b: each of several models needs its languages"),
         (["de-en=a", "de-en=b"], "a model already: a; give this one a name, as in de-en@large=b"),
         (
             ["de-en@a=a", "de-en@a=b"],
@@ -75,7 +75,7 @@ def test_models_with_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         (["de-en@=a"], "expected SOURCE-TARGET=FOLDER"),
         (["de=a"], "expected SOURCE-TARGET=FOLDER"),
-        (["pt-BR-en=a"], "set off a code with a hyphen by a colon"),
+        (["pt-BR-en=a"], "write a colon after a code with a hyphen"),
         (["de-=a"], "expected SOURCE-TARGET=FOLDER"),
         (["de-en="], "expected SOURCE-TARGET=FOLDER"),
     ],
@@ -98,14 +98,14 @@ def test_models_of_an_ensemble_come_from_the_environment(monkeypatch: pytest.Mon
     [
         (("de-en=a", "en-de=b", "--with", "c"), "--with is for a single MODEL, got 2"),
         (("de-en=a", "en-de=b", "--uses"), "--uses is for a single MODEL, got 2"),
-        (("a", "--uses", "--reverse", "b"), "--uses takes the flags of the run: leave it out, or --reverse"),
-        (("a", "--uses", "--draft", "b"), "--uses takes the flags of the run: leave it out, or --draft"),
-        (("a", "--uses", "--datastore", "b"), "--uses takes the flags of the run: leave it out, or --datastore"),
+        (("a", "--uses", "--reverse", "b"), "--uses sets --reverse as the run says: leave out one of them"),
+        (("a", "--uses", "--draft", "b"), "--uses sets --draft as the run says: leave out one of them"),
+        (("a", "--uses", "--datastore", "b"), "--uses sets --datastore as the run says: leave out one of them"),
         (("a", "--draft", "b", "--datastore", "c"), "leave out --draft or --datastore"),
         (("a", "--mean", "probabilities"), "--mean needs --with"),
         (("a", "--weights", "reverse=1"), "--weights: reverse needs --reverse"),
         (("a", "--weights", "judge=1"), "--weights: judge needs --judge"),
-        (("a", "--uses", "--judge", "b"), "--uses takes the flags of the run: leave it out, or --judge"),
+        (("a", "--uses", "--judge", "b"), "--uses sets --judge as the run says: leave out one of them"),
         (("a", "--weights", "agreement=1", "--reverse", "b"), "--reverse does nothing without its weight"),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_line_is_the_target_or_the_source(call: Any, trained: Path, text: Pa
 
 
 def test_a_line_can_have_several_translations(call: Any, trained: Path, text: Path, tmp_path: Path) -> None:
-    """Different ones: the same text is one pair."""
+    """Only distinct translations: equal texts are one pair."""
     translator = Translator.load(trained)
     found = [[one.text for one in row] for row in translator.n_best(WORDS, 3, beam=4)]
     found_samples = [[one.text for one in row] for row in translator.sample(WORDS, 4, seed=5)]
@@ -68,7 +68,7 @@ def test_a_line_can_have_several_translations(call: Any, trained: Path, text: Pa
 def test_translations_that_would_teach_errors_are_left_out(
     call: Any, trained: Path, text: Path, tmp_path: Path
 ) -> None:
-    """Those that were cut, and those that the guard marks."""
+    """Leaves out translations that were cut, and those that the guard marks."""
     command = ("distill", trained, "--source", text, "--output")
     assert not call(*command, tmp_path / "cut.tsv", "--no-guard", "--max-length", 3).status
     whole = [one.finished for one in Translator.load(trained).translations(WORDS, max_length=3)]
@@ -127,7 +127,10 @@ def test_training_reads_the_pairs(call: Any, trained: Path, numbers: Numbers, te
     [
         (("--output", "pairs.txt"), "expected a name that ends in .tsv or .parquet"),
         (("--output", "pairs.tsv", "--tag", "a b"), "one word without blanks"),
-        (("--output", "pairs.tsv", "--no-guard", "--guard-threshold", 0.3), "--guard"),
+        (
+            ("--output", "pairs.tsv", "--no-guard", "--guard-threshold", 0.3),
+            "--guard-threshold does nothing with --no-guard",
+        ),
         (("--output", "pairs.tsv", "--mean", "probabilities"), "--with"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Flags of ``multihead translate`` beyond the search: each does what Python does; what cannot be is said at once."""
+"""Flags of ``multihead translate`` beyond the search: each equals the Python call; impossible ones fail at once."""
 
 from __future__ import annotations
 
@@ -48,10 +48,17 @@ def test_the_consensus_of_a_beam(call, trained, translator):
     assert lines(call("translate", trained, "--mbr", "chrf", "--beam", 4, "--scores", given=BYTES)) == rows(expected)
 
 
-def test_several_models(call, trained, translator):
-    expected = translator.ensemble([translator] * 2, "log-probabilities").translate(GIVEN, beam=2)
-    flags = ("--with", trained, "--with", trained, "--mean", "log-probabilities")
-    assert lines(call("translate", trained, *flags, "--beam", 2, given=BYTES)) == expected
+def test_several_models(call, trained, translator, noisy):
+    """Each flag matters: without any one of them, the scores differ."""
+    alone = Translator.load(noisy)
+
+    def found(count, mean):
+        return rows(translator.ensemble([alone] * count, mean).n_best(GIVEN, 1, beam=2))
+
+    expected = found(2, "log-probabilities")
+    assert expected not in (found(1, "log-probabilities"), found(2, "probabilities"))
+    flags = ("--with", noisy, "--with", noisy, "--mean", "log-probabilities")
+    assert lines(call("translate", trained, *flags, "--beam", 2, "--scores", given=BYTES)) == expected
 
 
 @pytest.mark.parametrize("mode", ["mark", "retry"])
@@ -127,10 +134,10 @@ def test_every_kind_of_line(call, trained, tmp_path):
         (("--diversity", 1), "--diversity needs --groups, of 2 or more"),
         (("--groups", 1, "--diversity", 0), "--diversity needs --groups, of 2 or more"),
         (("--patience", 2), "--patience needs --stopping patience"),
-        (("--beam", 4, "--groups", 2, "--phrases", "x"), "--phrases cannot be had with --groups"),
+        (("--beam", 4, "--groups", 2, "--phrases", "x"), "--phrases does not work with --groups"),
         (("--sample", 2, "--precision", "int8", "--no-repeat", 2), "no_repeat and without are not compiled"),
         (("--sample", 1, "--mbr", "chrf"), "chooses among several"),
-        (("--n-best", 2, "--mbr", "chrf"), "n_best is of a search"),
+        (("--n-best", 2, "--mbr", "chrf"), "n_best applies to a search"),
         (("--guard-closer",), "--guard-closer needs --guard mark or --guard retry"),
         (("--guard", "mark", "--guard-threshold", 2), "threshold"),
         (("--guard", "retry", "--n-best", 2), "not for several"),

@@ -35,7 +35,7 @@ SMALL = 14
 """Lines in a window, so that a short file has several."""
 
 PATIENCE = 120.0
-"""Seconds after which something is wrong, however busy the machine is."""
+"""Seconds after which the test fails, even on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +180,14 @@ class Job:
         self.process = processes.WarmPopen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def done(self):
-        """Lines that are there for good."""
+        """Lines that are safely on disk."""
         try:
             return json.loads(self.record.read_text(encoding="utf-8"))["lines"]
         except FileNotFoundError:
             return 0
 
     def stop_after(self, count, number):
-        """Sends a signal once so many lines are done; the exit status, and what was said."""
+        """Sends a signal when this many lines are done; returns the exit status and the messages."""
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None and self.done() < count:
             assert time.monotonic() < deadline
@@ -206,7 +206,7 @@ def long_text(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def whole(trained: Path, long_text: Path) -> bytes:
-    """What an uninterrupted process makes of the long text with `FLAGS`."""
+    """The outputs of an uninterrupted process for the long text with `FLAGS`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "WINDOW", SMALL)
         threads = torch.get_num_threads()
@@ -233,7 +233,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
     done = job.done()
     assert SMALL <= done < 80
     assert not job.output.exists()
-    # Others may not go on with it.
+    # Commands with other flags may not resume it.
     one_line(call(*job.words, "--beam", 3), "out.part: ", "beam was 2, now 3")
     one_line(call(*job.words, "--scores"), "scores was False, now True")
     other = tmp_path / "other.de"
@@ -246,7 +246,7 @@ def test_a_killed_process_goes_on_and_ends_with_the_same_bytes(
 
 
 def test_an_interrupted_one_says_how_far_it_came(call, trained, long_text, whole, tmp_path, small_windows, monkeypatch):
-    """In the middle of a window, and before anything was done."""
+    """Interrupted in the middle of a window, and before the first line is done."""
     job = Job(trained, long_text, tmp_path, *FLAGS)
     search = module.Translator._search
     batches = []
@@ -269,7 +269,7 @@ def test_an_interrupted_one_says_how_far_it_came(call, trained, long_text, whole
 
 
 def test_another_shortlist_makes_another_file(call, trained, text, tmp_path, small_windows, monkeypatch):
-    """It is remade while a file is unfinished: who goes on would mix two."""
+    """The shortlist is made anew while a file is unfinished: resuming would mix translations with two shortlists."""
     run, output = shutil.copytree(trained, tmp_path / "run"), tmp_path / "out"
     shortlist(run, always=1, candidates=12, say=lambda _: None)
     words = ("translate", run, "--input", text, "--output", output, "--shortlist", "--threads", 1)
@@ -373,7 +373,7 @@ def test_killed_at_random_moments(
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.5))
         status, said = job.stop_after(0, draw.choice([signal.SIGKILL, signal.SIGINT]))
-        whole = job.output.exists() and not job.record.exists()  # its work done, a process ends by a signal as any does
+        whole = job.output.exists() and not job.record.exists()  # its work done, it dies from SIGINT
         assert status in (-signal.SIGKILL, 130, 0) or (whole and status == -signal.SIGINT), said
         assert "Traceback" not in said
         stopped += not whole
@@ -386,7 +386,7 @@ def test_killed_at_random_moments(
 
 @pytest.mark.proof
 def test_memory_does_not_grow_with_the_stream(trained):
-    """A quarter of a million lines take as much as ten thousand."""
+    """A quarter of a million lines take as much memory as ten thousand."""
     program = (
         "import resource, sys; from multihead.cli.main import main\n"
         "status = main(sys.argv[1:])\n"

@@ -3,8 +3,9 @@
 import pytest
 
 from multihead import Translator
+from multihead.engine.search import RunningSearch
 
-GIVEN = ["eins zwei drei", "", "vier fünf", "sieben"]
+GIVEN = ["eins zwei drei", "", "vier fünf", "sieben", "Xylophon qwertz", "eins Xylophon"]
 BYTES = "".join(line + "\n" for line in GIVEN).encode()
 
 
@@ -12,7 +13,7 @@ BYTES = "".join(line + "\n" for line in GIVEN).encode()
     ("flags", "settings"),
     [
         (("--length-penalty", "wu", "--alpha", 0.6), {"length_penalty": "wu", "alpha": 0.6}),
-        (("--stopping", "ahead"), {"stopping": "ahead"}),
+        (("--stopping", "ahead", "--alpha", 2), {"stopping": "ahead", "alpha": 2.0}),
         (("--stopping", "patience", "--patience", 0.5), {"stopping": "patience", "patience": 0.5}),
         (("--no-repeat", 1), {"no_repeat": 1}),
         (("--without", "one", "--without", "four five"), {"without": ["one", "four five"]}),
@@ -20,14 +21,18 @@ BYTES = "".join(line + "\n" for line in GIVEN).encode()
     ],
 )
 def test_a_flag_is_the_setting_of_that_name(call, trained, flags, settings):
-    translator = Translator.load(trained).searching(beam=4, **settings)
+    """No flag is ignored: without it, the rows differ."""
+    translator = Translator.load(trained)
+
+    def rows(wanted):
+        found = translator.searching(beam=4, **wanted).n_best(GIVEN, 2)
+        return [f"{number}\t{one.score:.4f}\t{one.text}" for number, row in enumerate(found, start=1) for one in row]
+
+    expected = rows(settings)
+    for name in settings:
+        assert rows({other: value for other, value in settings.items() if other != name}) != expected, name
     ended = call("translate", trained, "--beam", 4, "--n-best", 2, *flags, given=BYTES)
     assert ended.status == 0
-    expected = [
-        f"{number}\t{translation.score:.4f}\t{translation.text}"
-        for number, found in enumerate(translator.n_best(GIVEN, 2), start=1)
-        for translation in found
-    ]
     assert ended.text.split("\n")[:-1] == expected
 
 
@@ -58,13 +63,27 @@ def test_what_cannot_be_asked(call, trained, flags, words):
         assert word in ended.err
 
 
-def test_a_draft_gives_the_same_lines(call, trained):
+def test_a_draft_gives_the_same_lines(call, trained, monkeypatch):
+    guesses, end = [], RunningSearch.__exit__
+
+    def counted(self, *args):
+        guesses.append(self.guesses)
+        end(self, *args)
+
+    monkeypatch.setattr(RunningSearch, "__exit__", counted)
     plain = call("translate", trained, "--beam", 1, given=BYTES)
+    assert {*guesses} == {(0, 0)}
+    guesses.clear()
     drafted = call("translate", trained, "--beam", 1, "--draft", trained, given=BYTES)
     assert (drafted.status, drafted.text) == (0, plain.text)
-    for flags in ((), ("--beam", 1, "--no-repeat", 2), ("--sample", 2)):
+    assert sum(right for _, right in guesses) > 0  # the draft is in use
+    for flags, said in (
+        ((), "and the beam is 5: add --beam 1, or leave out --draft"),
+        (("--sample", 2), "and --sample was given: leave out --draft or --sample"),
+        (("--beam", 1, "--no-repeat", 2), "and no_repeat and without are not compiled: leave out --draft"),
+    ):
         ended = call("translate", trained, "--draft", trained, *flags, given=BYTES)
         assert (ended.status, ended.text, ended.err.count("\n")) == (2, "", 1)
-        assert "add --beam 1, or leave it out" in ended.err
+        assert said in ended.err
     ended = call("translate", trained, "--draft", trained, "--engine", "local:2", "--input", "x", "--output", "y")
-    assert "--draft is for this process alone" in ended.err
+    assert "--draft works in this process only" in ended.err

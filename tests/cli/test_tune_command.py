@@ -1,4 +1,4 @@
-"""``multihead tune``, and the choice of ``translate`` and ``evaluate`` by what it prints."""
+"""``multihead tune``, and choosing in ``translate`` and ``evaluate`` with the flags that it prints."""
 
 from __future__ import annotations
 
@@ -79,18 +79,23 @@ def test_equal_calls_have_equal_results(call: Any, trained: Path, valid: tuple[A
     assert one.rows[0].at_equal_length == one.rows[0].held_out_at_equal_length
 
 
-def test_translate_chooses_by_weights(call: Any, trained: Path, back: Path, tmp_path: Path) -> None:
-    translator = Translator.load(trained)
-    translator = translator.ensemble([translator]).searching(beam=4).with_reverse(Translator.load(back))
-    translator = translator.with_judge(Translator.load(trained))
+def test_translate_chooses_by_weights(call: Any, trained: Path, noisy: Path, back: Path, tmp_path: Path) -> None:
+    alone = Translator.load(trained)
     weights = Weights(forward=0.2, reverse=1.0, agreement=0.5, judge=0.3)
-    request = TranslationRequest(translator.search_settings(), ["eins zwei", "", "sieben"], weights=weights)
-    expected = [row[0].text for row in translator.run(request)]
-    flags = ("--with", trained, "--reverse", back, "--judge", trained, "--beam", 4, "--weights", weights)
-    assert lines(call("translate", trained, *flags, given=BYTES)) == expected
+
+    def chosen(translator: Translator) -> list[str]:
+        translator = translator.searching(beam=4).with_reverse(Translator.load(back)).with_judge(alone)
+        texts = BYTES.decode().split("\n")[:-1]
+        found = translator.run(TranslationRequest(translator.search_settings(), texts, weights=weights))
+        return [f"{number}\t{one.score:.4f}\t{one.text}" for number, (one,) in enumerate(found, start=1)]
+
+    expected = chosen(alone.ensemble([Translator.load(noisy)]))
+    assert expected != chosen(alone)
+    flags = ("--with", noisy, "--reverse", back, "--judge", trained, "--beam", 4, "--weights", weights)
+    assert lines(call("translate", trained, *flags, "--scores", given=BYTES)) == expected
     text, output = tmp_path / "text", tmp_path / "output"
     text.write_bytes(BYTES)
-    assert call("translate", trained, *flags, "--input", text, "--output", output).status == 0
+    assert call("translate", trained, *flags, "--scores", "--input", text, "--output", output).status == 0
     assert output.read_text().split("\n")[:-1] == expected
 
 
@@ -109,7 +114,7 @@ def test_a_greedy_translation_is_a_candidate_beside_samples(call: Any, trained: 
 
 
 def test_with_samples_the_own_choice_of_the_search_is_by_its_weight(call: Any, trained: Path) -> None:
-    """Samples among which nothing chooses are written as rows, and cannot be evaluated."""
+    """Samples without a rule that chooses among them are written as rows, and cannot be evaluated."""
     own, flags = Weights(forward=1.0), ChoosingFlags(Sampling(sample=4), "chrf", USUAL, False, Companions())
     said = flags.flags_of_choice(own)
     assert said == f"--weights {own}"
@@ -123,7 +128,7 @@ def test_with_samples_the_own_choice_of_the_search_is_by_its_weight(call: Any, t
 
 
 def test_a_judge_is_tuned_like_a_reverse_model(call: Any, trained: Path, back: Path, valid: tuple[Any, ...]) -> None:
-    """Alone and beside one; the flags to copy name it, and its usual weight is that of a reverse model."""
+    """Alone and beside a reverse model; the flags to copy name the judge, and its usual weight is a reverse model's."""
     flags = ("--beam", 4, "--judge", trained)
     found = json.loads(call("tune", trained, *valid, *flags, "--json").text)
     sets = {tuple(row["features"]) for row in found["rows"]}
@@ -154,7 +159,7 @@ def test_a_judge_is_tuned_like_a_reverse_model(call: Any, trained: Path, back: P
         (("--judge", "nowhere"), "nowhere"),
         (("--weights", "forward"), "--weights: expected text like"),
         (("--reverse", "nowhere"), "nowhere"),
-        (("--weights", "forward=1", "--n-best", 2), "n_best is of a search"),
+        (("--weights", "forward=1", "--n-best", 2), "n_best applies to a search"),
         (("--weights", "forward=1", "--beam", 1), "the weights choose among several"),
         (("--sample", 2, "--beam", 2), "--beam does nothing for samples"),
         (("--sample", 2, "--mbr", "chrf", "--groups", 2), "--groups does nothing for samples"),

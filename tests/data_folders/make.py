@@ -1,4 +1,4 @@
-"""Makes a tiny model folder of the current format version, to stay in the tests for ever: see README.md here."""
+"""Makes a tiny model folder of the current format version, which the tests keep forever: see README.md here."""
 
 import random
 from pathlib import Path

@@ -142,4 +142,4 @@ GOOD: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "published BERT": (make_published_bert, lambda folder: MaskFiller.load(folder).fill(["ab [MASK] c"])),
     "prepared text": (make_prepared, use_prepared),
 }
-"""How a folder of each kind is made, and what is used of it."""
+"""For each kind of folder, how to make it and how to use it."""

@@ -1,4 +1,4 @@
-"""What is planted into copies of good folders, and how the copies are sealed again, as who plants it can do."""
+"""Faults for copies of good folders, and sealing the copies again, as an attacker can do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from multihead.sealed import MANIFEST, seal
 
 SECONDS, MEGABYTES = 2.0, 200
 HANGS = 30.0
-"""Seconds after which something hangs, on a machine that does other work, too."""
+"""Seconds after which an operation counts as hanging, even on a busy machine."""
 LINES = ["The cat sat on the mat, 12 times.", "Ein Hund rennt über die Straße."] * 4
 """Text that subwords are learned from."""
 Plant = Callable[[Path], object]
@@ -47,7 +47,7 @@ def alarm(seconds: float) -> Iterator[None]:
 
 
 def peak_megabytes() -> float:
-    """Peak memory of this process, since it was last forgotten."""
+    """Peak memory of this process since the last reset."""
     with contextlib.suppress(OSError):
         if (found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())) is not None:
             return int(found[1]) / 1024
@@ -56,7 +56,7 @@ def peak_megabytes() -> float:
 
 @contextlib.contextmanager
 def little_memory() -> Iterator[None]:
-    """Check that the block takes less than `MEGABYTES`; where no peak can be forgotten, beyond the highest so far."""
+    """Check that the block takes less than `MEGABYTES` (above the previous peak, if the system cannot reset it)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
     before = peak_megabytes()
@@ -90,7 +90,7 @@ def edit(name: str, *place: str, value: Any) -> Plant:
 
 @dataclass(frozen=True)
 class Raw:
-    """A value as it stands in JSON."""
+    """A value as written in JSON."""
 
     text: str
 
@@ -101,7 +101,7 @@ def content(name: str, data: bytes) -> Plant:
 
 
 def replaced(name: str, make: Callable[[Path], object]) -> Plant:
-    """Something else than a regular file."""
+    """Something other than a regular file."""
 
     def plant(folder: Path) -> None:
         (folder / name).unlink()
@@ -123,7 +123,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "a loop": lambda path: path.symlink_to(path.name),
     "a device": lambda path: path.symlink_to("/dev/zero"),
 }
-"""What may stand where a regular file is expected."""
+"""Things that may be in the place of a regular file."""
 
 
 def header(described: Any, data: bytes = bytes(64), length: int | None = None, name: str = WEIGHTS) -> Plant:
@@ -138,7 +138,7 @@ def tensor(begin: int, end: int, *shape: int, dtype: str = "F32") -> dict[str, A
 
 
 def planted(good: Path, folder: Path, plant: Plant, *, sealed: bool = True) -> Path:
-    """A copy with something planted; sealed again, or as versions before 6 wrote it."""
+    """A copy with a fault; sealed again, or as versions before 6 wrote it."""
     shutil.copytree(good, folder)
     if not sealed:
         edit("config.json", "format_version", value=5)(folder)
@@ -148,7 +148,7 @@ def planted(good: Path, folder: Path, plant: Plant, *, sealed: bool = True) -> P
         regular = {path for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
         entries = [path for path in folder.iterdir() if path not in regular and path.is_symlink()]
         assert len(entries) <= 1
-        with contextlib.suppress(OSError):  # what cannot be hashed is not listed
+        with contextlib.suppress(OSError):  # the manifest does not list what cannot be hashed
             seal(folder)
     return folder
 
@@ -161,7 +161,7 @@ VALUES = [*NUMBERS, *OTHERS]
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value in a value of JSON."""
+    """The path to every value in a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
         yield (*before, key)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOGS = {"log.txt", "log.jsonl", "timing.jsonl"}
 SHORT = {"updates": 4, "validate_every": 2, "log_every": 2, "dropout": 0.2, "width": 8, "heads": 2, "inner": 8}
 LINES = "eins zwei drei\nvier\n" + "fünf sechs sieben acht neun " * 12 + "\n"
-"""The last one is longer than any line of training, so it is cut by lengths that the data of the run tells."""
+"""The last one is longer than any training line, so it is cut according to the lengths in the run's data."""
 
 Call = Callable[..., "CommandResult"]
 
@@ -44,7 +44,7 @@ class Subject:
 
     Args:
         folder: an intact one.
-        commands: make of a copy the arguments of commands to be run with it, one after the other.
+        commands: returns, for a copy, the arguments of the commands to run on it, in order.
         results: the files that the commands write, to be compared.
     """
 
@@ -59,7 +59,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def outcome_files(run: Path) -> list[Path]:
-    """What a run ends with."""
+    """The final state of a run."""
     newest = max((run / "checkpoints").iterdir(), key=lambda path: path.name)
     return [*files_of(run / "best"), *files_of(newest), run / "log.jsonl"]
 
@@ -71,7 +71,7 @@ OTHERS: dict[str, Callable[[Path], list[list[object]]]] = {
     "BERT": lambda model: [["fill-mask", model, "A cat [MASK] on 12."]],
     "language model": lambda model: [["generate", model, "A cat", "--max-length", 5]],
 }
-"""For other kinds of models: the command that reads them."""
+"""The command that reads each other kind of model."""
 
 
 def made(kind: str, place: Path) -> Path:
@@ -145,7 +145,7 @@ def damage(folder: Path, draw: random.Random) -> tuple[str, list[Path]]:
 
 @dataclass
 class Trial:
-    """Tries damages of a folder against what an intact one gives."""
+    """Damages copies of a folder, and compares the results with those of an intact one."""
 
     subject: Subject
     call: Call
@@ -161,7 +161,7 @@ class Trial:
         return Path(shutil.copytree(self.subject.folder, self.place / self.subject.folder.name))
 
     def run(self, copy: Path) -> list[bytes | str]:
-        """What each command gives, and the files: bytes, or the error."""
+        """The results of each command and the files: bytes, or the error."""
         found: list[bytes | str] = []
         for words in self.subject.commands(copy):
             result = self.call(*words, given=LINES.encode())
@@ -173,7 +173,7 @@ class Trial:
         return [*found, *(path.read_bytes() for path in self.subject.results(copy))]
 
     def damaged(self, seed: int) -> str:
-        """Try one; returns how it ended."""
+        """Try one damage; returns the outcome."""
         copy, draw = self.copy(), random.Random(seed)
         what, paths = damage(copy, draw)
         try:
@@ -247,7 +247,7 @@ while True:
 
 @pytest.fixture
 def replaced(numbers: Numbers, subjects: dict[str, Subject], tmp_path: Path) -> Iterator[tuple[Path, list[Any]]]:
-    """A model folder that another process replaces all the time, by one of two models; and what these are."""
+    """A model folder that another process keeps replacing by one of two models; and the two models."""
     run = subjects["finished run"].folder
     text = {"data": subjects["prepared text"].folder}
     sizes = {**{n: v for n, v in numbers.settings.items() if n != "vocab_size"}, **SHORT, "updates": 1, "inner": 24}
@@ -266,7 +266,7 @@ def replaced(numbers: Numbers, subjects: dict[str, Subject], tmp_path: Path) -> 
 
 
 def described(model: Path) -> Any:
-    """Everything that tells two models apart."""
+    """Everything that differs between the two models."""
     found = load_bundle(model)
     weights = [float(parameter.detach().double().sum()) for parameter in found.model.parameters()]
     return found.model.config, weights, found.generation, found.source_tokenizer.digest

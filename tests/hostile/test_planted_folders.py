@@ -1,7 +1,7 @@
-"""Hostile shortlists, prepared text, pointer networks, classifiers and BERTs end in one line, or change nothing.
+"""Hostile shortlists, prepared text, pointer networks, classifiers and BERTs cause a one-line error, or no change.
 
-As `test_sizes.py` does it for translators: each case plants one thing into a copy of a good folder, and seals it again,
-as who plants it can do.
+As in `test_sizes.py` for translators, each case plants one fault in a copy of a good folder and seals it again, as an
+attacker can do.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def planted(folder: Path, plant: Plant) -> None:
-    """Plant something into a folder, and let every digest in it fit."""
+    """Plant a fault in a folder, and update every digest in it."""
     plant(folder)
     config = folder / "config.json"
     if (folder / WEIGHTS).is_file() and config.is_file() and '"weights"' in config.read_text(encoding="utf-8"):
-        with contextlib.suppress(ValueError, TypeError):  # what was planted is no JSON, or no object
+        with contextlib.suppress(ValueError, TypeError):  # the fault is not JSON, or not an object
             edit("config.json", "weights", value=None)(folder)
     if (folder / PREPARED).is_file() and '"files"' in (folder / PREPARED).read_text(encoding="utf-8"):
         with contextlib.suppress(ValueError, TypeError):
@@ -95,12 +95,12 @@ def starts(change: Callable[[torch.Tensor], object]) -> Plant:
 
 
 def wrapping(numbers: Any) -> None:
-    """Steps of 64 bits that are not negative, and end where they should, by way of the most negative number."""
+    """Steps of 64 bits that are not negative and end correctly, but pass the most negative number by overflow."""
     numbers[1], numbers[2], numbers[3] = (1 << 63) - 1, -(1 << 63), -1
 
 
 def rounded_vector(name: str) -> Plant:
-    """A vector in eight bits, which are for matrices."""
+    """A vector in eight bits, which only matrices may have."""
 
     def plant(folder: Path) -> None:
         tensors = load((folder / WEIGHTS).read_bytes())
@@ -239,11 +239,11 @@ CASES: dict[str, dict[str, tuple[Plant, str]]] = {
         "deep store": (content(f"{TRAIN}/store.json", DEEP), "store.json"),
     },
 }
-"""For each kind of folder: what is planted, and what the line says."""
+"""For each kind of folder: the fault, and the text of the error."""
 
 
 def shrink(folder: Path, name: str, rows: int = 300) -> None:
-    """Let a table have fewer rows, in the weights and in the settings."""
+    """Give a table fewer rows, in the weights and in the settings."""
     tensors = load((folder / WEIGHTS).read_bytes())
     write_tensors(folder / WEIGHTS, {**tensors, name: tensors[name][:rows].clone()})
     place = ("model", "vocab") if "segments" not in name else ("model", "encoder", "segments")
@@ -281,7 +281,7 @@ def plain_files(folder: Path, *suffixes: str) -> list[str]:
 
 
 def refused(kind: str, folder: Path) -> bool:
-    """Whether a folder is refused; anything but a line of ours fails the test."""
+    """Whether a folder is refused; any error other than one of our one-line errors fails the test."""
     try:
         with alarm(HANGS):
             GOOD[kind][1](folder)

@@ -1,6 +1,6 @@
-"""Hostile folders: what their files say costs no more than the files are long, and ends in one line.
+"""Hostile folders: reading them costs no more than the length of their files justifies, and ends in a one-line error.
 
-Each case plants one thing into a copy of a good folder, and seals it again, as who plants it can do. The short form
+Each case plants one fault in a copy of a good folder and seals it again, as an attacker can do. The short form
 loads the folders in this process, with an alarm. The long form (marker ``hostile``) runs the commands in processes of
 their own, whose time and memory are limited, and changes every field of every file at random.
 """
@@ -108,7 +108,11 @@ CASES: list[tuple[str, Plant, str]] = [
     ("width of 5000 digits", size("width", Raw("9" * 5000)), r"config\.json: damaged: not JSON"),
     ("width 1e999", size("width", Raw("1e999")), r"config\.json: width: "),
     ("a width of text", size("width", "x" * 10**6), r"config\.json: width: .*1,000,002 characters"),
-    ("100000 settings", edit("config.json", "model", value={str(i): i for i in range(10**5)}), "100,000 settings"),
+    (
+        "100000 settings",
+        edit("config.json", "model", value={str(i): i for i in range(10**5)}),
+        "100,000 unknown settings",
+    ),
     ("min_length 1e9", search("min_length", 10**9), r"generation\.json: min_length: "),
     ("length_factor 1e18", search("length_factor", 10**18), r"generation\.json: length_factor: "),
     ("length_factor 1e308", search("length_factor", 1e308), r"generation\.json: length_factor: "),
@@ -154,7 +158,7 @@ CASES: list[tuple[str, Plant, str]] = [
         for name in ("config.json", "generation.json", "tokenizer.json", WEIGHTS)
     ),
 ]
-"""Name, what is planted into a model folder, and what the line says."""
+"""Name, the fault planted in a model folder, and the text of the error."""
 
 
 @pytest.mark.parametrize(("name", "plant", "says"), CASES, ids=[name for name, *_ in CASES])
@@ -172,7 +176,7 @@ def test_what_is_planted_is_refused_in_one_line(
 
 
 def marian(folder: Path, **settings: Any) -> None:
-    """A folder that says it is MarianMT's, with an embedding of eight rows."""
+    """A folder that claims to be MarianMT's, with an embedding of eight rows."""
     from safetensors.torch import save_file
 
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
@@ -187,7 +191,7 @@ def marian(folder: Path, **settings: Any) -> None:
 
 
 def npz(folder: Path, vocabulary: str = "a: 0\n", **arrays: Any) -> None:
-    """A folder that says it is Marian's."""
+    """A folder that claims to be Marian's."""
     import numpy as np
 
     folder.mkdir()
@@ -243,7 +247,7 @@ def test_folders_of_other_programs_are_refused_in_one_line(tmp_path: Path, name:
 
 
 def read_or_refuse(folder: Path, seconds: float) -> bool:
-    """Whether a folder is read; anything but a line of ours fails the test."""
+    """Whether a folder is read; any error other than one of our one-line errors fails the test."""
     try:
         with alarm(seconds):
             load_bundle(folder)
@@ -296,14 +300,14 @@ SETTINGS_CLASSES = [
 
 @pytest.mark.parametrize(("module", "name", "usual"), SETTINGS_CLASSES, ids=[name for _, name, _ in SETTINGS_CLASSES])
 def test_every_setting_takes_a_value_or_names_itself(module: str, name: str, usual: dict[str, Any]) -> None:
-    """All values in all fields; no number above 2**63 gets through, and none that JSON lacks."""
+    """All values in all fields; numbers above 2**63, and numbers that JSON does not have, are refused."""
     from importlib import import_module
 
     from multihead.configuration import build
 
     cls = getattr(import_module(module), name)
     for field in cls.model_fields:
-        # what a user may leave open is checked by the settings that it ends in; a seed of samples is any number
+        # settings that users may leave open are checked when they are resolved; any number is a seed of samples
         open_ended = "settings" in module or (name, field) == ("Sampling", "seed")
         for value in VALUES:
             try:
@@ -319,7 +323,7 @@ def test_every_setting_takes_a_value_or_names_itself(module: str, name: str, usu
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended: its exit status, what it said, processor time and peak memory."""
+    """A process that has ended: its exit status, its messages, processor time and peak memory."""
 
     status: int
     said: str

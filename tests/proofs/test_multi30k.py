@@ -1,4 +1,4 @@
-"""The main job on real text, with no option beyond the file names: half an hour on two cores. `make proofs` runs it."""
+"""Training on real text with no options except file names: half an hour on two cores. `make proofs` runs it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Work on objects of an S3 server of this machine, through s3fs: the bytes of files. `make proofs` runs it."""
+"""Commands on objects of a local S3 server, through s3fs, give the bytes that files give. `make proofs` runs it."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def texts(numbers: Numbers) -> tuple[bytes, bytes]:
 
 
 def objects_in(bucket: Any, folder: str) -> dict[str, Any]:
-    """What is in a folder, and when it was written; `find` lists the folder itself while its first object appears."""
+    """The objects of a folder and their times; `find` lists the folder itself while its first object appears."""
     found = bucket.find(folder, detail=True).items()
     return {name: facts["LastModified"] for name, facts in found if name.startswith(f"{folder}/")}
 
 
 def killed(bucket: Any, folder: str, objects: int, words: list[str]) -> dict[str, Any]:
-    """Kill a command as soon as a folder has so many objects; returns those that it has then.
+    """Kill a command as soon as a folder has this many objects; returns its objects at that time.
 
-    The server is a thread of this process, so it is not asked all the time.
+    The server is a thread of this process, so polling pauses.
     """
     stopped, deadline = subprocess.Popen(words, start_new_session=True), time.monotonic() + PATIENCE
     while len(objects_in(bucket, folder)) < objects:

@@ -1,6 +1,6 @@
-"""Absolute addresses in documents, and the files of the repository that they lead to.
+"""Absolute addresses in documents, and the files of the repository that they point to.
 
-README.md has absolute links, so that it reads on a package index. All of them begin with an address of
+README.md has absolute links, so that they work on a package index. All of them begin with an address of
 ``[project.urls]`` in pyproject.toml.
 """
 
@@ -33,9 +33,9 @@ _FILES = {address(page): page for page in PAGES}
 
 
 def local(link: str) -> str:
-    """The file of a link that leads into this project, relative to the root; any other link as it is.
+    """The file of a link into this project, relative to the root; any other link is returned unchanged.
 
-    The address of a page that does not exist becomes a file that does not exist.
+    The address of a page that does not exist becomes the path of a file that does not exist.
     """
     for prefix in (f"{REPOSITORY}/{kind}/main/" for kind in ("blob", "raw", "tree")):
         if link.startswith(prefix):
@@ -47,5 +47,5 @@ def local(link: str) -> str:
 
 
 def with_local_links(text: str) -> str:
-    """A document of the root with relative links in place of the absolute ones."""
+    """A document of the root with absolute links replaced by relative ones."""
     return re.sub(r"(?<=\]\()[^)\s]+(?=\))", lambda found: local(found[0]), text)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def worker(words: list[str], pids: str) -> None:
-    """What the agent starts: the command on one thread, which leaves its process id."""
+    """The process that the agent starts: records its process id and runs the command on one thread."""
     import torch
 
     from multihead.cli.main import main
@@ -26,12 +26,12 @@ def agent(
     """``torchrun --nnodes MIN:MAX --nproc-per-node each --max-restarts restarts``, forking its processes."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    import multihead.training.sharded_trainer  # noqa: F401  # once for all workers, also for those that take over
+    import multihead.training.sharded_trainer  # noqa: F401  # once for all workers, including replacements
 
     with errors.open("ab") as stream:
         os.dup2(stream.fileno(), 2)
     os.setsid()
-    if nodes[1] > 1:  # with PyTorch 2.13, an agent that joins later is otherwise never told the others' address
+    if nodes[1] > 1:  # otherwise, in PyTorch 2.13, a late agent never learns the others' address
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     config = LaunchConfig(
         min_nodes=nodes[0],

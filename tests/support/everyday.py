@@ -1,10 +1,10 @@
-"""What people do on every system: train a toy, go on with it, translate a file and a stream, serve a request.
+"""Everyday work, the same on every system: train, resume, translate a file and a stream, serve a request.
 
-    python everyday.py FOLDER            here
-    python everyday.py FOLDER --windows  on the Windows of `windows`, in a child that is forked before
+    python everyday.py FOLDER            on this system
+    python everyday.py FOLDER --windows  in a forked child process, on the simulated Windows of `windows`
 
-Prints as JSON the hashes of all files, the translations and the answer; with ``--windows`` in a second line the hashes
-of the files of a training here that was not stopped.
+Prints a line of JSON: the hashes of all files, the translations and the server's response. ``--windows`` prints a
+second line: the hashes of the files of a training on this system that was not interrupted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import io
 import json
 import os
 import random
+import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -37,7 +37,7 @@ LIBRARIES = (
     "fastapi",
     "uvicorn",
 )
-"""They have ways of their own on Windows, and are loaded before it begins."""
+"""Libraries that behave differently on Windows. They are imported before the simulation starts."""
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six", "汉": "字"}
 SIZES = (
     "--width 32 --heads 2 --inner 64 --encoder-layers 1 --decoder-layers 1 --vocab-size 300 --batch-tokens 512 "
@@ -49,7 +49,7 @@ TEXT = "eins zwei drei\n\nvier 汉 fünf\nsechs\n"
 
 
 def write_corpus(folder: Path) -> list[str]:
-    """Write pairs to train on; returns the flags that name them."""
+    """Write training pairs; returns the flags that name their files."""
     draw = random.Random(1)
     rows = [[draw.choice(list(WORDS)) for _ in range(draw.randint(1, 6))] for _ in range(60)]
     for name, texts in (("de", rows), ("en", [[WORDS[word] for word in row] for row in rows])):
@@ -58,7 +58,7 @@ def write_corpus(folder: Path) -> list[str]:
 
 
 def command(*words: object, given: bytes = b"") -> bytes:
-    """Standard output of a command that succeeds."""
+    """Run a command that must succeed; returns its standard output."""
     from multihead.cli import main
 
     out, before = io.BytesIO(), (sys.argv, sys.stdin, sys.stdout)
@@ -77,42 +77,44 @@ def command(*words: object, given: bytes = b"") -> bytes:
 
 
 def stop_after(update: int) -> Any:
-    """A function that `training` calls before each update, and that asks to stop after ``update`` of them."""
+    """A function that training calls before each update; it requests a stop after ``update`` updates."""
     calls = iter(range(1_000_000))
     return lambda: signal.SIGINT if next(calls) >= update else None
 
 
 def serve(run: Path) -> str:
-    """The answer of a server to one request."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    answers: list[str] = []
+    """Start a server, send one request, and return the response."""
+    out, answers = io.BytesIO(), list[str]()
+    errors = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
+    body = json.dumps({"text": TEXT.split("\n")[0]}).encode()
 
     def ask() -> None:
-        request = urllib.request.Request(
-            f"{address}/translate",
-            json.dumps({"text": TEXT.split("\n")[0]}).encode(),
-            {"Content-Type": "application/json"},
-        )
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not answers:
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+            address = re.search(r"listening at (http://\S+)", out.getvalue().decode())
+            if address is not None:
+                url, headers = f"{address[1]}translate", {"Content-Type": "application/json"}
+                with (
+                    contextlib.suppress(urllib.error.URLError, OSError),  # still loading
+                    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer,
+                ):
                     answers.append(answer.read().decode())
-            except (urllib.error.URLError, OSError):  # not yet
-                time.sleep(0.02)
+            time.sleep(0.02)
         signal.raise_signal(signal.SIGINT)
 
     client = threading.Thread(target=ask)
     client.start()
-    command("serve", run, "--port", address.rpartition(":")[2], "--threads", 1)
+    try:
+        with contextlib.redirect_stderr(errors):
+            command("serve", run, "--port", 0, "--threads", 1)
+    finally:
+        print(out.getvalue().decode(), file=sys.stderr)
     client.join()
     return answers[0]
 
 
 def train_and_translate(folder: Path, corpus: list[str], *, stopped: bool) -> dict[str, Any]:
-    """The hashes of all files of a run, which may be stopped in between, and of its model's translation of a file."""
+    """Train, optionally with an interruption, and translate a file; returns the hashes of all files."""
     from multihead import train
     from multihead.errors import Interrupted
 
@@ -155,8 +157,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     if "--windows" in sys.argv:
-        os.environ["MULTIHEAD_NATIVE"] = "0"  # elsewhere the package has to find out that there are none
-        os.cpu_count = lambda: 1  # no worker processes: they would be Linux's
+        os.environ["MULTIHEAD_NATIVE"] = "0"  # on other systems, the package must find out itself
+        os.cpu_count = lambda: 1  # no worker processes: the simulation does not cover them
         child = os.fork()
         if child == 0:
             import windows

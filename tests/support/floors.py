@@ -1,7 +1,7 @@
-"""The floors of pyproject.toml, and which of their packages a run of tests imports.
+"""The lowest versions (floors) in pyproject.toml, and a check that a test run imports these packages.
 
-As a plugin of pytest (``-p floors``) it fails a run that leaves out a package, or has another version of it than the
-lowest: `make test-lowest-short` is such a run.
+As a pytest plugin (``-p floors``), it fails a run that does not import one of them, or imports a version other than the
+lowest. `make test-lowest-short` uses it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 NOT_IMPORTED = {
-    "setuptools": "builds the package when it is installed",
-    "ruff": "a program, which is run beside the tests",
-    "mypy": "a program; types are those of the newest versions",
-    "httpx2": "what the test client of newer servers needs; that of the lowest takes httpx",
+    "setuptools": "builds the package at installation",
+    "ruff": "a program that runs beside the tests",
+    "mypy": "a program; types are checked with the newest versions",
+    "httpx2": "for the test client of newer servers; the lowest version uses httpx",
     "mplfonts": "not installed: a font of 85 MB",
     "build": "not installed: builds packages",
     "twine": "not installed: checks packages",
@@ -35,11 +35,11 @@ NOT_IMPORTED = {
         for text in PROJECT["project"]["optional-dependencies"]["site"]
     },
 }
-"""Packages that no test imports, and why."""
+"""Packages that no test imports, with the reason."""
 
 
 class Floor(NamedTuple):
-    """A package, the lowest version that is allowed, and the group that asks for it."""
+    """A package, its lowest allowed version, and the dependency group that requires it."""
 
     group: str
     package: str
@@ -47,7 +47,7 @@ class Floor(NamedTuple):
 
 
 def floors() -> list[Floor]:
-    """All floors, those of the build included."""
+    """All floors, including those of the build."""
     project = PROJECT["project"]
     groups = {
         "build-system": PROJECT["build-system"]["requires"],
@@ -67,12 +67,12 @@ def is_imported(package: str) -> bool:
 
 
 def left_out(imported: Iterable[str]) -> list[str]:
-    """The packages that have to be imported and are not among these."""
+    """The packages that must be imported but are not among these."""
     return sorted({floor.package for floor in floors()} - {*NOT_IMPORTED, *imported})
 
 
 def other_versions(imported: Iterable[str]) -> list[str]:
-    """Those of these packages whose installed version is not the floor, with both versions; "2.6.0+cpu" is 2.6."""
+    """Packages whose installed version is not the floor, with both versions; "2.6.0+cpu" counts as 2.6."""
     lowest = {floor.package: floor.version for floor in floors()}
     installed = {package: version(package) for package in sorted(imported)}
     return [
@@ -83,7 +83,7 @@ def other_versions(imported: Iterable[str]) -> list[str]:
 
 
 class Imported:
-    """What the processes of a run have imported."""
+    """The packages that the processes of a run have imported."""
 
     def __init__(self) -> None:
         self.packages: set[str] = set()
@@ -91,7 +91,7 @@ class Imported:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Add what a process of pytest-xdist has imported."""
+        """Add the packages that a pytest-xdist process has imported."""
         self.packages.update(getattr(node, "workeroutput", {}).get("imported", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -111,5 +111,5 @@ class Imported:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch a run for which this module is a plugin."""
+    """Register the check; pytest calls this if the module is loaded as a plugin."""
     config.pluginmanager.register(Imported())

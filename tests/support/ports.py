@@ -1,4 +1,4 @@
-"""A free port that no other program is given before somebody listens on it."""
+"""A free port, reserved until a server listens on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Python programs in processes forked from one that has imported the package: they start in milliseconds.
 
-Where there is no fork, `run` starts them as ever, and `starter` raises a ValueError.
+On systems without fork, `run` starts ordinary processes, and `starter` raises a ValueError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unittest import mock
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
-# A third of the import time is what PyTorch imports for its first optimizer.
+# The last module, which PyTorch imports for its first optimizer, takes a third of the import time.
 _IMPORTED = ["multihead.cli.main", "multihead.runs.translator.train", "torch._dynamo"]
 
 
@@ -66,9 +66,9 @@ def starter() -> Callable[[list[str], Path], BaseProcess]:
 class WarmPopen(subprocess.Popen[Any]):
     """`subprocess.Popen` that forks Python programs from a process that has imported the package.
 
-    The program finds its arguments, environment, working directory and streams as if it had been started. What it sees
-    of the difference: modules that it has not imported are there, and the seed of `hash` is that of other programs.
-    Other commands are started as ever, and so are Python programs with options that a fork cannot follow.
+    The program gets its arguments, environment, working directory and streams as in a new process. Two things differ:
+    modules that it has not imported are loaded, and it shares the seed of `hash` with other programs. Other commands,
+    and Python programs with options that a fork cannot apply, run in ordinary new processes.
     """
 
     _forked: BaseProcess | None = None
@@ -118,7 +118,7 @@ def run(*given: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
 
 
 class _Streams:
-    """File descriptors that another process gets as its standard streams."""
+    """File descriptors that are passed to another process as its standard streams."""
 
     def __init__(self, numbers: list[Any]) -> None:
         self._numbers = numbers
@@ -127,7 +127,7 @@ class _Streams:
         return _Streams, ([reduction.DupFd(number) for number in self._numbers],)
 
     def take(self, *, unbuffered: bool) -> None:
-        """Take them, in the process that got them."""
+        """Install them as the standard streams of this process."""
         for number, given in enumerate(self._numbers):
             own = given.detach()
             os.dup2(own, number)
@@ -151,7 +151,7 @@ class _Program:
 
     @classmethod
     def of(cls, words: Any) -> _Program | None:
-        """That of a command; None if it is another one, or has options that are not understood."""
+        """The program of a command; None if it is not a Python program or has unsupported options."""
         if isinstance(words, (str, bytes, os.PathLike)) or os.fspath(words[0]) != sys.executable:
             return None
         rest, filters, unbuffered = [os.fspath(word) for word in words[1:]], [], False
@@ -170,10 +170,10 @@ class _Program:
         return cls(kind, rest[0], rest[1:], filters, unbuffered=unbuffered)
 
     def run(self, environment: dict[str, str], folder: str, streams: _Streams, new_session: bool) -> None:
-        """Run it in this process, which was forked for it."""
+        """Run the program in this process, which was forked for it."""
         import torch
 
-        multiprocessing.current_process().daemon = False  # it may start others
+        multiprocessing.current_process().daemon = False  # it may start processes
         if new_session:
             os.setsid()
         streams.take(unbuffered=self._unbuffered)

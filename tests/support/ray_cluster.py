@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, one of which can be killed."""
+"""A Ray cluster of three nodes on this machine; a node can be killed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ThreeNodes:
     """The cluster; a killed node is noticed within seconds.
 
     Args:
-        connect: whether this process joins it: at its head while that is the only node, since Ray before 2.60 takes
-            any node of the machine, and to kill that one would end the work.
+        connect: whether this process joins it. It joins while the head is the only node: Ray before 2.60 connects to
+            any node of the machine, and killing that node would end the work.
     """
 
     def __init__(self, *, connect: bool) -> None:
@@ -40,14 +40,14 @@ class ThreeNodes:
         self._cluster.wait_for_nodes()
 
     def kill_node(self, workers: Iterable[int]) -> list[int]:
-        """Kill a node that is not the head, and those of these processes that run on it; returns them."""
+        """Kill a node that is not the head; returns which of these processes ran on it and were killed with it."""
         parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in workers}
         (node, *_) = [node for node in self._others if _raylet(node) in parents.values()]
         killed = [pid for pid, parent in parents.items() if parent == _raylet(node)]
         self._others.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
         for pid in killed:
-            with contextlib.suppress(ProcessLookupError):  # it has noticed
+            with contextlib.suppress(ProcessLookupError):  # it has already exited
                 os.kill(pid, signal.SIGKILL)
         return killed
 
@@ -62,7 +62,7 @@ def _raylet(node: Any) -> int:
 
 @contextlib.contextmanager
 def three_nodes(*, connect: bool) -> Iterator[ThreeNodes]:
-    """A new cluster, whose processes find the package and what supports the tests.
+    """A new cluster whose processes can import the package and the modules of ``tests/support``.
 
     Args:
         connect: whether this process joins it.

@@ -1,4 +1,4 @@
-"""Corpora that an epoch sees with weights, and what every order of them owes to each pair."""
+"""Corpora with weights, and a check that an order of training treats all pairs of a corpus alike."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def shares_of(parts: list[tuple[int, float]]) -> list[Share]:
 
 
 def assert_nobody_is_ahead(now: Array, total: Array, shares: Sequence[Share], epoch: int) -> None:
-    """No pair of a corpus is more than once ahead of another: in this epoch, and in all of them up to it.
+    """Check that the counts of a corpus's pairs differ by at most one, in this epoch and in total.
 
     Args:
         now: how often this epoch sees each pair.
-        total: how often the epochs up to this one see it.
+        total: how often the epochs up to and including this one see each pair.
         shares: the corpora.
         epoch: its number, from 0.
     """

@@ -1,10 +1,10 @@
-"""Calls are compared with their signatures, at half of the cost of jaxtyping's own decorator.
+"""Checks calls against their annotations, at half the cost of jaxtyping's own decorator.
 
-`jaxtyping.jaxtyped` binds every call to a signature, compares the arguments, calls, and compares arguments and result
-again. Nearly all calls need less: beartype compares arguments and result around one call, and the sizes of named
-dimensions are kept during the call where an annotation names some. A tensor that fits its annotation is recognized
-without jaxtyping (`fits`), which decides all other cases. The import hook of jaxtyping, in `pyproject.toml`, decorates
-every function of the package; `install` gives it `checked` instead. `tests/test_signatures.py` compares both.
+`jaxtyping.jaxtyped` binds every call to a signature, checks the arguments, calls the function, and checks arguments and
+result again. Nearly all calls need less: beartype checks arguments and result around one call, and named dimensions are
+stored during the call only if an annotation has some. `fits` recognizes a tensor that fits its annotation without
+jaxtyping, which decides all other cases. The import hook of jaxtyping, in `pyproject.toml`, decorates every function of
+the package; `install` makes it use `checked`. `tests/test_signatures.py` compares both.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ jaxtyped = jaxtyping.jaxtyped
 """The decorator of jaxtyping."""
 
 _one_at_a_time = threading.RLock()
-if hasattr(os, "register_at_fork"):  # no other thread of a forking process is in the middle
+if hasattr(os, "register_at_fork"):  # fork only while no thread holds the lock
     release = _one_at_a_time.release
     os.register_at_fork(before=_one_at_a_time.acquire, after_in_parent=release, after_in_child=release)
 
 _compared = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
-"""A decorator that raises what `jaxtyped` raises, a TypeError."""
+"""A decorator that raises the same error as `jaxtyped`, a TypeError."""
 
 
 class _Annotations:
-    """Something with one annotation."""
+    """An object with one annotation."""
 
     def __init__(self, annotation: Any) -> None:
         self.__annotations__ = {"value": annotation}
 
 
 def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
-    """What an annotation means; `Any` where a name is imported for type checkers only."""
+    """The evaluated annotation; `Any` if it uses a name that is imported for type checkers only."""
     try:
         return get_type_hints(_Annotations(annotation), names, include_extras=True)["value"]
-    except Exception:  # whatever an expression may raise
+    except Exception:  # an expression may raise anything
         return Any
 
 
@@ -63,12 +63,12 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
     written = function.__annotations__
     hints = {name: _evaluated(annotation, function.__globals__) for name, annotation in written.items()}
     dimensions = [text for hint in hints.values() for text in _dimensions(hint)]
-    if inspect.isgeneratorfunction(function):  # its arguments would be compared at its first item
+    if inspect.isgeneratorfunction(function):  # beartype would check its arguments only at the first item
         return jaxtyped(function, typechecker=typechecker)
     compared: Callable[..., Any] | None = None
 
     def made() -> Callable[..., Any]:
-        """What compares, made when the function is first called, since most of them are not called by most tests."""
+        """The checking function, made at the first call, since most tests call few functions."""
         nonlocal compared
         with _one_at_a_time:
             function.__annotations__ = hints
@@ -98,7 +98,7 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
 
     @functools.wraps(function)
     def call_with_arguments(*args: Any, **kwargs: Any) -> Any:
-        """Sizes such as "{heads}" need the bound arguments."""
+        """Bind the arguments, which sizes such as "{heads}" need."""
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
@@ -113,7 +113,7 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
 
 
 def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
-    """What `jaxtyped` does for functions, methods, properties and dataclasses."""
+    """A replacement for `jaxtyped` that decorates functions, methods, properties and dataclasses."""
     if thing is None:
         return functools.partial(checked, typechecker=typechecker)
     if inspect.isclass(thing):
@@ -137,15 +137,15 @@ _DTYPES = (
 )
 
 compared_by_jaxtyping = type(AbstractArray).__instancecheck__
-"""Whether a value fits the annotation of an array; what it says of the sizes is noted for the rest of the call."""
+"""Whether a value fits the annotation of an array; stores the sizes of named dimensions for the rest of the call."""
 
 
 @functools.cache
 def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
-    """A function that says whether a tensor certainly fits an annotation, and notes its sizes for the rest of the call.
+    """A function that returns True only for tensors that fit an annotation, and stores their sizes during the call.
 
-    It is written for the annotation: a line for each dimension. None if the annotation says something that is left to
-    jaxtyping.
+    Its code is generated from the annotation: a line for each dimension. None if the annotation uses a feature that is
+    left to jaxtyping.
     """
     words = hint.dim_str.split() if hint.array_type is Tensor else ["?"]
     others = [place for place, word in enumerate(words) if word == "..." or word[0] == "*"]
@@ -191,7 +191,7 @@ def _recognizer(hint: Any) -> Callable[[Tensor], bool] | None:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """What `compared_by_jaxtyping` says, sooner for a tensor that fits, and for what is none."""
+    """The result of `compared_by_jaxtyping`, with a fast path for tensors that fit and for None."""
     if value.__class__ in _TENSORS:
         recognized = _recognizer(hint)
         if recognized is not None and recognized(value):
@@ -202,6 +202,6 @@ def fits(hint: Any, value: Any) -> bool:
 
 
 def install() -> None:
-    """Decorate with `checked` whatever is imported from now on, and compare tensors by `fits`."""
+    """Decorate everything that is imported from now on with `checked`, and check tensors with `fits`."""
     jaxtyping.jaxtyped = checked
     type(AbstractArray).__instancecheck__ = fits

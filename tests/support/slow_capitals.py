@@ -1,4 +1,4 @@
-"""A function of shards without a model, for tests of engines: writes a text in capitals, slowly, and keeps a log."""
+"""A slow function of shards, to test engines without a model: writes text in capitals and logs its shards."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from multihead.shards.folder import write_shard
 
 @dataclass
 class SlowCapitals:
-    """The function.
+    """A callable that converts a shard to capitals.
 
     Args:
-        output: place of the output.
-        log: a file that gets a line for each shard that is begun: number and process.
-        seconds: that each shard takes.
-        together: no shard ends before this many processes have begun one.
+        output: folder of the output.
+        log: a file that gets a line for each shard that is started: its number and the process.
+        seconds: time that each shard takes.
+        together: no shard ends before this many processes have started one.
         bad: number of a shard that cannot be read.
-        held: shards from this number on do not end before `let_go`.
+        held: shards from this number on wait for `let_go`.
     """
 
     output: str
@@ -49,9 +49,9 @@ class SlowCapitals:
         return self.log.with_name(f"{self.log.name}.go")
 
     def let_go(self) -> None:
-        """Let the shards end that are held."""
+        """Let the held shards end."""
         self._sign.touch()
 
     def processes(self) -> set[int]:
-        """The processes that have begun a shard."""
+        """The processes that have started a shard."""
         return {int(line.split()[1]) for line in self.log.read_text().splitlines()}

@@ -1,4 +1,4 @@
-"""Marks for tests that older versions of other programs cannot pass."""
+"""Marks for tests that fail with older versions of other programs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _BEFORE_2_7 = _before("torch", "2.7")
 _BEFORE_5_18 = _before("transformers", "5.18")
 
 AUTOCAST_IS_NOT_COMPILED = _BEFORE_2_7
-"""PyTorch 2.6 does not compile the question whether a device has autocast: it runs what is around it in two parts."""
+"""PyTorch 2.6 cannot compile the check whether a device has autocast; it splits the code around it into two graphs."""
 
 SURPLUS_TOKENS = int(_before("transformers", "5.3"))
-"""Tokens that ``generate`` makes beyond the ``max_length`` of a folder: before 5.3, the start symbol does not count."""
+"""Tokens that ``generate`` adds beyond the ``max_length`` of a folder: before 5.3, the start symbol does not count."""
 
 combined_masks = pytest.mark.skipif(_BEFORE_2_7, reason="PyTorch 2.6 does not compile & between objects, such as masks")
-lone_bias = pytest.mark.skipif(_BEFORE_2_7, reason="PyTorch 2.6 has no message where only one of two biases is given")
+lone_bias = pytest.mark.skipif(_BEFORE_2_7, reason="PyTorch 2.6 has no message if only one of two biases is given")
 
 nllb_languages = pytest.mark.skipif(
     _before("transformers", "5.1"),
-    reason="transformers 5.0 leaves the languages out when it makes an NLLB tokenizer of a SentencePiece model",
+    reason="transformers 5.0 omits the languages when it builds an NLLB tokenizer from a SentencePiece model",
 )
 language_prefix = pytest.mark.skipif(
     _before("transformers", "5.6"),
-    reason="transformers before 5.6 puts the language that a folder was written with before every text",
+    reason="transformers before 5.6 begins every text with the language that the folder was saved with",
 )
 tied_marian = pytest.mark.skipif(
     _BEFORE_5_18,
-    reason="transformers before 5.18 does not tie the output of a MarianMT model that has two vocabularies",
+    reason="transformers before 5.18 does not tie the output of a MarianMT model with two vocabularies",
 )
 searched_vocabulary = pytest.mark.skipif(
     _BEFORE_5_18,
-    reason="transformers before 5.18 searches with the number of source entries where there are two vocabularies",
+    reason="transformers before 5.18 uses the source vocabulary size in a search with two vocabularies",
 )
 fsmt_positions = pytest.mark.skipif(
     _BEFORE_5_18,
-    reason="transformers before 5.18 generates with FSMT as if every token stood at the first position",
+    reason="transformers before 5.18 gives every token the first position when it generates with FSMT",
 )

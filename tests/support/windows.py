@@ -1,14 +1,14 @@
-"""A Windows for tests: it denies what Windows denies, in a process that runs on Linux.
+"""A simulated Windows for tests: a Linux process in which everything fails that fails on Windows.
 
-`install` changes the process for good. It is called before the package is imported, and after the libraries are that
-have their own ways on Windows. What is open and what is mapped is read from /proc.
+`install` changes the process permanently. Call it before the package is imported, and after the libraries that behave
+differently on Windows. The open and the mapped files are read from /proc.
 
-* A folder cannot be opened, and nothing is opened relative to one.
-* A file that is open or mapped cannot be renamed, replaced or removed, nor can the folder it is in be renamed. A folder
-  does not replace another one.
-* A file is forced to the disk only if it is open for writing.
-* Names do not hold ``< > : " | ? *`` and do not end in a dot or a blank.
-* Text is written with CR LF unless the caller says otherwise, and standard streams have a code page.
+* A folder cannot be opened, and no file can be opened relative to a folder.
+* A file that is open or mapped cannot be renamed, replaced or removed, and its folder cannot be renamed. A folder
+  cannot replace another one.
+* ``fsync`` needs a file that is open for writing.
+* Names must not contain ``< > : " | ? *`` or end in a dot or a space.
+* Text is written with CR LF unless the caller says otherwise, and standard streams use a code page.
 * Modules, signals and functions of POSIX are missing, and event loops handle no signals.
 """
 
@@ -30,7 +30,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 MEMORY, FREE = 8 << 30, 3 << 30
-"""Bytes of memory that this Windows tells."""
+"""Bytes of memory that the simulation reports."""
 
 _MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
 _FUNCTIONS = (
@@ -47,11 +47,11 @@ _open, _os_open, _readlink, _listdir, _realpath = io.open, os.open, os.readlink,
 
 
 def held() -> Iterator[str]:
-    """The paths of what this process has open or mapped."""
+    """The paths of all files that this process has open or mapped."""
     for number in _listdir("/proc/self/fd"):
         try:
             yield _readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the descriptor of the listing
+        except OSError:  # the descriptor that listed the folder
             continue
     with _open("/proc/self/maps", encoding="utf-8") as maps:
         yield from (line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/" in line)
@@ -62,7 +62,7 @@ def _refuse(path: Any) -> PermissionError:
 
 
 def _check_free(path: Any) -> None:
-    """Raise what Windows raises if a file, or one in a folder, is open or mapped."""
+    """Raise the error of Windows if a file, or a file in a folder, is open or mapped."""
     place = _realpath(path)
     if any(name == place or name.startswith(place + os.sep) for name in held()):
         raise _refuse(path)
@@ -160,7 +160,7 @@ def _tell_memory(status: Any) -> int:
 
 
 def install() -> None:
-    """Deny what Windows denies, from now on."""
+    """Simulate Windows from now on."""
     for name in _MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
     for module, names in ((os, _FUNCTIONS), (signal, _SIGNALS)):

@@ -15,7 +15,7 @@ from multihead.text.languages import Languages
     cls=Command,
     examples=(
         "multihead adapt base run/best/adapter.safetensors --output tuned",
-        "multihead adapt base run --output tuned    # of its best model",
+        "multihead adapt base run --output tuned    # the adapter of its best model",
     ),
 )
 @click.argument("model", type=click.Path(path_type=Path))

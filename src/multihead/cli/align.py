@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 )
 @pair_command
 @click.option(
-    "--layer", type=int, metavar="NUMBER", help="Decoder layer, counted from 1. [guided head, or last but one]"
+    "--layer",
+    type=int,
+    metavar="NUMBER",
+    help="Decoder layer, counted from 1. [that of the guided head, or last but one]",
 )
 @click.option("--shift", is_flag=True, help="Use the weights of the next step (Chen et al. 2020).")
 @click.option("--mutual", is_flag=True, help="Keep only links that are also the best of their source word.")

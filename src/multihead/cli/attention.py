@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw it here: FILE ends in .png, .svg or .pdf.",
+    help="Draw the weights; FILE ends in .png, .svg or .pdf.",
 )
-@click.option("--text", is_flag=True, help="Print it as percentages.")
-@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
-@click.option("--translation", metavar="TEXT", help="Look at this translation instead of the model's own.")
+@click.option("--text", is_flag=True, help="Print the weights as percentages.")
+@click.option("--json", "as_json", is_flag=True, help="Print the weights as JSON.")
+@click.option("--translation", metavar="TEXT", help="Show this translation instead of the model's own.")
 @click.option(
     "--kind",
     type=click.Choice(["cross", "encoder", "decoder"]),
     default="cross",
     show_default=True,
-    help="From the decoder to the source, within the source, or within the translation.",
+    help="From translation to source (cross), within the source (encoder), or within the translation (decoder).",
 )
 @click.option("--layer", type=int, metavar="NUMBER", help="Which layer, counted from 1. [the last]")
 @click.option(
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     default="all",
     show_default=True,
     metavar="all|mean|NUMBER",
-    help="One panel a head, their mean, or one head, counted from 1.",
+    help="One panel per head, their mean, or one head, counted from 1.",
 )
 @language_flags
 def attention(
@@ -65,15 +65,15 @@ def attention(
     heads: str,
     languages: Languages,
 ) -> None:
-    """Show what MODEL (a run or model folder) looks at while it translates SENTENCE.
+    """Show what MODEL (a run or model folder) attends to while it translates SENTENCE.
 
-    A row is a subword that is being written, a column a subword that is looked at, and a row's weights add up to 1.
+    A row is a subword that attends (in a translation, the one being written), a column a subword that is attended to.
     """
     from multihead.cli.process import configure_process
 
     chosen = _heads(heads)
     if output is None and not text and not as_json:
-        raise ConfigurationError("nothing to show it with: give -o FILE for a picture, --text or --json")
+        raise ConfigurationError("no output was chosen: give -o FILE for a picture, --text or --json")
     if text and as_json:
         raise ConfigurationError("--text and --json both write to standard output: give one of them")
     configure_process()

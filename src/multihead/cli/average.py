@@ -27,12 +27,12 @@ from multihead.text.languages import Languages
     "--last",
     type=int,
     metavar="NUMBER",
-    help="Use the newest so many checkpoints of each run, not its best model (see train --keep-checkpoints).",
+    help="Average this many of the newest checkpoints of each run, not its best model (`train --keep-checkpoints`).",
 )
 @click.option(
     "--weights",
     type=click.Choice(["trained", "average"]),
-    help="Weights of a checkpoint to use: the trained ones (the default), or their moving average.",
+    help="With --last: which weights of a checkpoint to use, the trained ones or their moving average. [trained]",
 )
 @language_flags
 def average(

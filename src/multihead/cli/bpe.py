@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.help import ExampleGroup
+from multihead.cli.help import ExampleGroup, tell
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
 from multihead.files import check_new_file
 
@@ -130,7 +130,7 @@ def _learn_tokenizer(
     learned = learn_with_symbols(text, size, own, specials=specials, min_frequency=min_frequency, **options)
     learned.save(output)
     fewer = "" if len(learned) == size else f" of {size:,} asked for: the text gives no more"
-    click.echo(f"{output}: {len(learned):,} entries{fewer}", err=True)
+    tell(f"{output}: {len(learned):,} entries{fewer}")
 
 
 def _learn_codes(files: tuple[Path, ...], output: Path, merges: int | None, min_frequency: int) -> None:
@@ -141,7 +141,7 @@ def _learn_codes(files: tuple[Path, ...], output: Path, merges: int | None, min_
     codes.save(output)
     found = len(codes.merges)
     fewer = "" if found == wanted else f" of {wanted:,} asked for: no other pair occurs {min_frequency} times"
-    click.echo(f"{output}: {found:,} merges{fewer}", err=True)
+    tell(f"{output}: {found:,} merges{fewer}")
 
 
 def _read_text(files: tuple[Path, ...]) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _read_text(files: tuple[Path, ...]) -> Iterator[str]:
 @click.option("--dropout", type=float, default=0.0, metavar="P", help="BPE-dropout: probability of skipping a merge.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="NUMBER", help="Seed of the dropout.")
 @click.option("-m", "--merges", type=int, metavar="NUMBER", help="Use only the first NUMBER merges. (codes)")
-@click.option("--separator", metavar="TEXT", help="Suffix of units inside of a word. [@@] (codes)")
+@click.option("--separator", metavar="TEXT", help="Suffix of units inside a word. [@@] (codes)")
 @click.option("--vocabulary", type=_PATH, metavar="FILE", help="Units and counts; split other units. (codes)")
 @click.option("--vocabulary-threshold", type=int, metavar="NUMBER", help="Ignore its units rarer than this. (codes)")
 @click.option("--glossaries", multiple=True, metavar="REGEX", help="Keep matches whole; may be repeated. (codes)")
@@ -194,7 +194,7 @@ def apply(
 
     loaded = _load(tokenizer, side, merges)
     if isinstance(loaded, Codes):
-        _reject_options(_TOKENIZER_JSON, ids=ids or None, side=side)
+        _reject_options(_TOKENIZER_JSON, ids=ids or None)
         options = {} if separator is None else {"separator": separator}
         units = _load_vocabulary(vocabulary, vocabulary_threshold)
         filter_lines(_codes_filter(loaded, dropout, seed, vocabulary=units, glossaries=glossaries, **options))
@@ -253,9 +253,9 @@ def _load_vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] 
 )
 @click.argument("tokenizer", type=_PATH, required=False)
 @click.option("--format", "kind", type=_FORMATS, help="Format of the input, without TOKENIZER. [multihead]")
-@click.option("--ids", is_flag=True, help="The input is ids. (tokenizer.json; needs TOKENIZER)")
+@click.option("--ids", is_flag=True, help="Read ids, not pieces. (tokenizer.json; needs TOKENIZER)")
 @click.option("--side", type=click.Choice(["source", "target"]), help="Which tokenizer of a model with two. [source]")
-@click.option("--separator", metavar="TEXT", help="Suffix of units inside of a word. [@@] (codes)")
+@click.option("--separator", metavar="TEXT", help="Suffix of units inside a word. [@@] (codes)")
 def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, separator: str | None) -> None:
     """Turn subwords on standard input back into text.
 
@@ -267,10 +267,12 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     from multihead.text.vocabulary import read_spelled
 
     loaded = None if tokenizer is None else _load(tokenizer, side, None)
+    if loaded is None and side is not None:
+        raise ConfigurationError("--side: expected TOKENIZER too: the folder of a model or run with two tokenizers")
     if loaded is not None and kind is not None:
-        raise ConfigurationError("--format: the file says what it is; leave out the one or the other")
+        raise ConfigurationError("--format: TOKENIZER already determines the format; leave out one of them")
     if isinstance(loaded, Codes) or kind == "subword-nmt":
-        _reject_options(_TOKENIZER_JSON, ids=ids or None, side=side)
+        _reject_options(_TOKENIZER_JSON, ids=ids or None)
         mark = subword_nmt.SEPARATOR if separator is None else separator
         if not mark:
             raise ConfigurationError("--separator: expected some characters, got none")
@@ -320,6 +322,10 @@ def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes
             first = file.readline(1 << 16)
     except OSError as error:
         raise FormatError(f"{path}: cannot be opened ({error.strerror}); expected a TOKENIZER: {_WHAT}") from None
+    if side is not None:
+        raise ConfigurationError(
+            f"--side: {path} is a file, with one tokenizer; give a model or run folder, or no --side"
+        )
     is_json = first.startswith(b'{"')
     if first.startswith(b"#version:") or (len(first.split(b" ")) == 2 and not is_json):
         return Codes.load(path, merges)

@@ -20,36 +20,42 @@ from multihead.translating.request import USUAL, Metric, Sampling, Weights, usua
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def choosing_flags(weights: bool = True) -> Callable[[F], F]:
-    """Decorator that adds the flags, for `cli.translate.ChoosingFlags`; without ``weights`` those are left out."""
+def choosing_flags(samples: str, weights: bool = True) -> Callable[[F], F]:
+    """Decorator that adds the flags, for `cli.translate.ChoosingFlags`.
+
+    Args:
+        samples: what the command does with samples, for the help.
+        weights: whether there is a flag ``--weights``.
+    """
     flag = partial(click.option, cls=flag_under(CHOICE))
     given = flag(
         "--weights",
         metavar="TEXT",
-        help=f"Weights of forward, reverse, judge, agreement and length, as multihead tune prints them. [{USUAL}]",
+        help="Weights of forward, reverse, judge, agreement and length, as multihead tune prints them. "
+        f"[{USUAL}, of the models that are given]",
     )
     decorations: tuple[Callable[[Any], Any], ...] = (
-        flags_of(Sampling, _without_the_flag, CHOICE),
+        flags_of(Sampling, lambda name: samples if name == "sample" else default_of_samples(name), CHOICE),
         flag(
             "--mbr",
             type=click.Choice(get_args(Metric)),
-            help="Of all samples, or of all translations in the beam, write the one that the others agree with most.",
+            help="Choose among the samples, or the translations in the beam, the one that the others agree with most.",
         ),
         flag(
             "--reverse",
             type=click.Path(path_type=Path),
             multiple=True,
             metavar="MODEL",
-            help="A model of the opposite direction: of all samples, or of all translations in the beam, write the one "
-            "that explains the source best, too. May be repeated.",
+            help="A model of the opposite direction: choose among the samples, or the translations in the beam, also "
+            "by the probability of the source given the translation. May be repeated.",
         ),
         flag(
             "--judge",
             type=click.Path(path_type=Path),
             multiple=True,
             metavar="MODEL",
-            help="Another model of the same direction, preferably one of `train --right-to-left`: of all samples, or "
-            "of all translations in the beam, write the one that it finds probable, too. May be repeated.",
+            help="Another model of the same direction, preferably from `train --right-to-left`: choose among the "
+            "samples, or the translations in the beam, also by its probability of each. May be repeated.",
         ),
     )
     return lambda function: decorated(function, (*decorations, given) if weights else decorations)
@@ -72,7 +78,7 @@ def ensemble_flags(function: F) -> F:
             "--datastore",
             type=click.Path(path_type=Path),
             metavar="FOLDER",
-            help="A text that MODEL remembers, by `multihead datastore`: slower and often better.",
+            help="A datastore of MODEL, made by `multihead datastore`: slower and often better.",
         ),
     )
     return decorated(function, decorations)
@@ -95,13 +101,14 @@ def parse_weights(text: str | None, reverse: Sequence[object], judge: Sequence[o
     for name, weight, models in (("reverse", weights.reverse, reverse), ("judge", weights.judge, judge)):
         if bool(weight) != bool(models):
             raise ConfigurationError(
-                f"--weights: {name} needs --{name}" if weight else f"--{name} does nothing without its weight"
+                f"--weights: {name} needs --{name}"
+                if weight
+                else f"--{name} does nothing without its weight: add {name}=NUMBER to --weights, or leave out --{name}"
             )
     return weights
 
 
-def _without_the_flag(name: str) -> str:
+def default_of_samples(name: str) -> str:
+    """The value of a setting of samples without its flag, for the help."""
     default = Sampling.model_fields[name].default
-    if name == "sample":
-        return "One is written as a line, several as rows."
-    return "" if default is None else f"[{default}]"
+    return "" if default is None or name == "sample" else f"[{default}]"

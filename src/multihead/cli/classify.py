@@ -92,10 +92,8 @@ _DEVICE = click.option(
 @click.option(
     "--top",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
     metavar="NUMBER",
-    help="Labels per document, the most probable first.",
+    help="Labels per document, the most probable first. [1]",
 )
 @click.option("--explain", is_flag=True, help="Show each document with its attention weights as shades.")
 @click.option(
@@ -105,13 +103,15 @@ _DEVICE = click.option(
     help="Also write the documents with their shades as an HTML page.",
 )
 @_DEVICE
-def predict(model: Path, top: int, explain: bool, html: Path | None, device: str) -> None:
-    """Print label TAB probability for each document on standard input: one a line, tabs between its paragraphs.
+def predict(model: Path, top: int | None, explain: bool, html: Path | None, device: str) -> None:
+    """Print label TAB probability for each document on standard input: one per line, TAB between paragraphs.
 
     Empty lines stay empty. Shades are colors if standard output is a terminal, and percentages otherwise.
     """
     from multihead.cli.process import configure_process
 
+    if explain and top is not None:
+        raise ConfigurationError("--explain shows the most probable label alone: leave out --top, or --explain")
     if html is not None:
         check_new_file(html)
     configure_process()
@@ -120,13 +120,13 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
 
     classifier = DocumentClassifier.load(model, device)
     if not explain and html is None:
-        filter_lines(lambda lines, number: _classify_lines(classifier, lines, number, top))
+        filter_lines(lambda lines, number: _classify_lines(classifier, lines, number, top or 1))
         return
     if not classifier.explains:
         raise ConfigurationError(
             f"{model}: explain: only a hierarchical network weighs sentences and words; train with --model hierarchical"
         )
-    _explain(classifier, explain, html, top)
+    _explain(classifier, explain, html, top or 1)
 
 
 def _classify_lines(classifier: DocumentClassifier, lines: list[str], number: int, top: int) -> list[str]:

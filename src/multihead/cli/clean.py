@@ -9,6 +9,7 @@ import click
 
 from multihead.cleaning.settings import CleanSettings
 from multihead.cli.engines import engine_flag, parse_engine
+from multihead.cli.help import tell
 from multihead.cli.options import FILE, FILTERS, Command, flags_of, merge_config_file, quiet_flag
 
 
@@ -41,10 +42,14 @@ from multihead.cli.options import FILE, FILTERS, Command, flags_of, merge_config
     "--model",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="A run or model folder: pairs that it finds improbable are removed (alignment).",
+    help="A run or model folder: pairs that it finds improbable are removed (filter alignment).",
 )
-@click.option("--source-language", metavar="CODE", help="Such as de. [of the file or its name]")
-@click.option("--target-language", metavar="CODE", help="Such as en. [of the file or its name]")
+@click.option(
+    "--source-language", metavar="CODE", help="Code of the source language, such as de. [from the file or its name]"
+)
+@click.option(
+    "--target-language", metavar="CODE", help="Code of the target language, such as en. [from the file or its name]"
+)
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @quiet_flag
 @flags_of(CleanSettings, heading=FILTERS)
@@ -60,11 +65,11 @@ def clean(
     engine: str | None,
     **flags: Any,
 ) -> None:
-    """Remove faulty pairs from a corpus, each with a reason.
+    """Remove faulty pairs from a corpus, and record the reason of each.
 
     Filters: broken characters, length, ratio of lengths, copied sources, numbers and URLs that differ, exchanged sides,
     test sets (--held-out), wrong languages, translations that --model finds improbable, duplicates and near duplicates.
-    Kept pairs stay in order. If the work is stopped, the same command goes on.
+    Kept pairs stay in order. If stopped, the same command continues.
     """
     named = ("held_out", "model", "source_language", "target_language")
     given = {name: flags.pop(name) for name in named}
@@ -92,4 +97,4 @@ def clean(
     for reason, count in found.counts.items():
         if reason and count:
             remark(f"{count:>12,}  {reason}")
-    click.echo(f"{found.kept:,} of {found.read:,} pairs kept, {found.removed:,} removed", err=True)
+    tell(f"{found.kept:,} of {found.read:,} pairs kept, {found.removed:,} removed")

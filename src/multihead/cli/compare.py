@@ -13,6 +13,7 @@ from multihead.cli.options import (
     NUMBER,
     Command,
     check_positive,
+    flag_name,
     language_flags,
     load_translator,
     machine_flags,
@@ -23,6 +24,7 @@ from multihead.cli.options import (
     warn_about_cut,
     warn_about_preprocessing,
 )
+from multihead.errors import ConfigurationError
 from multihead.text.languages import Languages
 
 
@@ -34,7 +36,11 @@ from multihead.text.languages import Languages
     ),
 )
 @click.argument("systems", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--source", **FILE, help="Text to translate, plain or compressed; not needed if all SYSTEMS are files.")
+@click.option(
+    "--source",
+    **FILE,
+    help="Text to translate; plain or compressed (gz, xz, zst). Not needed if all SYSTEMS are files.",
+)
 @click.option("--target", required=True, **FILE, help="Its translation, line by line.")
 @click.option(
     "--test",
@@ -43,8 +49,10 @@ from multihead.text.languages import Languages
     show_default=True,
     help="Significance test: paired approximate randomization, or the paired bootstrap.",
 )
-@click.option("--trials", **NUMBER, help="Number of randomization trials. [10000]")
-@click.option("--show", **NUMBER, default=5, show_default=True, help="Number of the most different sentences to print.")
+@click.option("--trials", **NUMBER, help="Number of randomization trials. [10000, fewer above 6,400 sentences]")
+@click.option(
+    "--show", **NUMBER, default=5, show_default=True, help="How many of the most different sentences to print."
+)
 @quiet_flag
 @scoring_flags
 @search_flags
@@ -70,9 +78,9 @@ def compare(
 ) -> None:
     """Compare translations of one test set: SYSTEMS are runs, model folders, or files with one translation per line.
 
-    All others are compared with the first. BLEU, chrF and TER are printed with 95% intervals and with p, the
-    probability of so large a difference by chance; then statistics of lengths and repetitions, and the sentences that
-    differ most. Flags of the search apply to every model.
+    Each system is compared with the first. BLEU, chrF and TER are printed with 95% confidence intervals and with p, the
+    probability that a difference this large arises by chance; then statistics of lengths and repetitions, and the
+    sentences that differ most. The search flags apply to every model.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -80,12 +88,19 @@ def compare(
 
     wishes = parse_search_flags(asked)
     check_positive(batch_tokens=batch_tokens, threads=threads)
+    if trials is not None and test != "randomization":
+        raise ConfigurationError(f"--trials does nothing with --test {test}: leave it out, or give --resamples")
     lines = scan(target).lines
     configure_process()
     from multihead.judging.compare import compare as run
     from multihead.judging.compare import count_models
 
-    with counter("translated", "sentences", lines * count_models(systems)) as count:
+    models = count_models(systems)
+    sides = {"source_language": languages.source, "target_language": languages.target}
+    for name in (*wishes, *(name for name, code in sides.items() if code is not None)):
+        if not models and all(map(Path.exists, systems)):
+            raise ConfigurationError(f"{flag_name(name)} is for models, and all SYSTEMS are files: leave it out")
+    with counter("translated", "sentences", lines * models) as count:
         result = run(
             *systems,
             target=target,

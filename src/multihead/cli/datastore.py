@@ -29,13 +29,13 @@ _FILE = click.Path(path_type=Path)
     metavar="FOLDER",
     help="A run, or a folder of `multihead prepare`, with the text to remember. [MODEL]",
 )
-@click.option("--source", type=_FILE, metavar="FILE", help="Text to remember instead, a sentence a line.")
+@click.option("--source", type=_FILE, metavar="FILE", help="Text to remember instead, one sentence per line.")
 @click.option("--target", type=_FILE, metavar="FILE", help="Its translations.")
 @click.option(
     "--valid-source",
     type=_FILE,
     metavar="FILE",
-    help="Text by which the share of the neighbours is chosen. [that of --data]",
+    help="Text by which the share of the neighbors is chosen. [the validation text of --data]",
 )
 @click.option("--valid-target", type=_FILE, metavar="FILE", help="Its translations.")
 @click.option(
@@ -47,7 +47,14 @@ _FILE = click.Path(path_type=Path)
     help="Another model of the ensemble that the share is chosen for. May be repeated.",
 )
 @click.option(
-    "--neighbours", type=int, default=64, show_default=True, metavar="NUMBER", help="Nearest entries of a state."
+    "--neighbors",
+    "--neighbours",
+    "neighbours",
+    type=int,
+    default=64,
+    show_default=True,
+    metavar="NUMBER",
+    help="How many of the nearest entries count at each word.",
 )
 @click.option(
     "--most",
@@ -55,8 +62,7 @@ _FILE = click.Path(path_type=Path)
     default=2_000_000,
     show_default=True,
     metavar="NUMBER",
-    help="About how many entries there are at most, one for each target token; of more text, pairs are taken evenly "
-    "spread.",
+    help="Approximate maximum number of entries, one per target token; of a longer text, evenly spaced pairs are used.",
 )
 @language_flags
 def datastore(
@@ -72,9 +78,9 @@ def datastore(
     most: int,
     languages: Languages,
 ) -> None:
-    """Let MODEL remember a text, for `translate --datastore`: its own training text, or translations of another kind.
+    """Build a datastore of MODEL, for `translate --datastore`, from its training text or from other translations.
 
-    At each word of a translation, the words that followed in the most similar places of that text count, too.
+    At each word of a translation, the words that followed the most similar states in that text count, too.
     """
     from multihead.cli.process import configure_process
 
@@ -82,7 +88,7 @@ def datastore(
     from multihead.translating.remember import remember
 
     if data is not None and source is not None:
-        raise ConfigurationError("--data and --source are two kinds of text: leave one of them out")
+        raise ConfigurationError("--data and --source both name the text to remember: leave one of them out")
     remember(
         model,
         output=output,

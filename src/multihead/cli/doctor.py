@@ -42,11 +42,11 @@ def doctor(
     """Check text, tokenizers and model for faults before training.
 
     RUN is a run folder, a model folder or a folder of `multihead prepare`. Without it, name the text as for `multihead
-    train`: replace train by doctor and keep the other arguments; settings without influence on text and model are
-    ignored. Nothing is written.
+    train`: replace train by doctor and keep the other arguments. Settings that do not affect text or model are ignored.
+    Nothing is written.
 
-    Each finding has a severity, a code, a count, the first lines and a remedy. The exit status is 0 for nothing worse
-    than a note, 3 for a warning, 4 for an error; 1 and 2 mean, as for every command, that it failed.
+    Each finding has a severity, a code, a count, the first lines and a remedy. The exit status is 3 if the worst
+    finding is a warning, 4 if it is an error, and otherwise 0; 1 and 2 mean, as for every command, that it failed.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter

@@ -38,7 +38,7 @@ engine_flag = click.option(
     "--engine",
     cls=flag_under(ENGINES),
     metavar="ENGINE",
-    help="Where to work: local:N in N processes, ray on the nodes of a Ray cluster (docs/engines.md).",
+    help="Where to run: local:N in N processes, ray on the nodes of a Ray cluster (docs/engines.md).",
 )
 
 
@@ -48,14 +48,14 @@ def engine_flags(function: F) -> F:
         "--column",
         cls=flag_under(ENGINES),
         metavar="NAME",
-        help="With --engine, of Parquet files: where the text is. [the only column of text]",
+        help="Column of a Parquet input that has the text. [the only column of text]",
     )
     return engine_flag(column(function))
 
 
 def texts_option(spelling: str, help_text: str, **options: Any) -> Callable[[F], F]:
     """The option of an input: a file or, for an engine, several files, patterns and URLs."""
-    more = " With --engine also a pattern or a URL, and several times."
+    more = " With --engine, or an --output in .parquet, also a pattern or a URL; may then be repeated."
     options |= {"metavar": "FILE", "help": help_text + more, "shell_complete": complete_as("file")}
     return click.option(spelling, "sources", multiple=True, **options)
 
@@ -205,7 +205,7 @@ class OnEngine:
                     remark=told,
                 )
             except KeyboardInterrupt:
-                message = f"stopped after {done:,} of {total:,} lines; run the same command again for the others"
+                message = f"stopped after {done:,} of {total:,} lines; run the same command again to continue"
                 raise Interrupted(signal.SIGINT, message if done else "stopped before anything was done") from None
 
 

@@ -23,9 +23,8 @@ from multihead.cli.help import ExampleCommand
 def env(as_json: bool) -> None:
     """Print what a bug report needs to know: versions, processor, compiled code, memory, devices.
 
-    PyTorch and the other packages are imported in a process of their own, so a broken one is reported like anything
-    else. Compiled code is loaded as before a training, and built where that is still to be done: the report says why
-    if it cannot be.
+    PyTorch and the other packages are imported in a separate process, so a broken one is reported like anything else.
+    Compiled code is loaded as for training, and built first if necessary; the report says why if that fails.
 
     The report names no user: ~ stands for the home folder. Tokens and the settings of a server are not shown.
     """

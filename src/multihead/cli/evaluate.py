@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     "--against",
     type=click.Path(path_type=Path),
     metavar="SYSTEM",
-    help="Second system, for a paired significance test: a run, a model folder, or a file with one translation a line.",
+    help="Second system, for a paired significance test: a run, a model folder, or a file, one translation per line.",
 )
 @click.option("--save", **FILE, help="Also write the translations here.")
 @click.option(
     "--terms",
     **FILE,
-    help="Wanted translations, as of multihead translate; also prints how many of them came out, in any form.",
+    help="Wanted translations, as for `multihead translate`; also prints how many of them appear, in any form.",
 )
 @quiet_flag
 @scoring_flags
-@choosing_flags()
+@choosing_flags("To choose among several, add --mbr, --reverse or --judge.")
 @ensemble_flags
 @search_flags
 @machine_flags
@@ -88,13 +88,13 @@ def evaluate(
 ) -> None:
     """Translate --source with MODEL and score the result against --target.
 
-    BLEU, chrF and TER are printed with their 95% intervals and signatures, with --against also for a second system, and
-    with p, the probability of so large a difference by chance; with --comet COMET likewise. If the references look
-    tokenized or lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see
-    multihead compare; to choose weights for --reverse and --judge, multihead tune.
+    BLEU, chrF and TER are printed with 95% confidence intervals and signatures; with --comet, so is COMET. With
+    --against, a second system is scored as well, with p, the probability that a difference this large arises by chance.
+    If the references look tokenized or lower-cased, a remark on standard error says so. `multihead compare` compares
+    more systems, and sentence by sentence; `multihead tune` finds weights for --reverse and --judge.
 
-    With a language model, which has no --source, the perplexity of --target is printed: per token, and per character
-    and byte, by which models with other vocabularies are compared.
+    For a language model, which has no --source, the perplexity of --target is printed: per token, and per character and
+    per byte, which are comparable between models with different vocabularies.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -111,8 +111,9 @@ def evaluate(
     if source is None:
         if not language_models.is_given(model):
             raise ConfigurationError("--source is missing: only a language model is evaluated on --target alone")
-        others = {"against": against, "save": save, "language": language, "tokenize": tokenize, "resamples": resamples}
-        language_models.refuse({**others, "comet": comet, "terms": terms, "engine": engine, **asked}, languages)
+        own = {"against": against, "save": save, "language": language, "tokenize": tokenize, "resamples": resamples}
+        asked["with"] = asked.pop("others")  # by the name of the flag
+        language_models.refuse({**own, "comet": comet, "terms": terms, "engine": engine, **asked}, languages)
         language_models.evaluate_text(model, target, batch_tokens, threads, device, as_json)
         return
     if engine is not None:

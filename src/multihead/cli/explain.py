@@ -56,7 +56,10 @@ if TYPE_CHECKING:
     "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations to search and show."
 )
 @click.option(
-    "--layer", type=int, metavar="NUMBER", help="Decoder layer by which words are linked, from 1. [the last but one]"
+    "--layer",
+    type=int,
+    metavar="NUMBER",
+    help="Decoder layer by which words are linked, counted from 1. [that of the guided head, or last but one]",
 )
 @click.option(
     "--without-head",
@@ -83,7 +86,7 @@ def explain(
 ) -> None:
     """Show why MODEL (a run or model folder) translates SENTENCE as it does.
 
-    Without an output file a table is printed: the probability of each word, the source word it attends to, and its
+    Without an output file, a table is printed: the probability of each word, the source word it attends to, and its
     alternatives. The page also has the attention of every head, the tokens, the search tree, and the tensor shapes.
     """
     from multihead.cli.process import configure_process

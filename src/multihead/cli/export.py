@@ -31,7 +31,7 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
     "form",
     type=click.Choice(FORMATS),
     required=True,
-    help="The format; docs/interop.md says what each of them carries.",
+    help="The format; docs/interop.md says what each of them can represent.",
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new or empty folder."
@@ -39,18 +39,18 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
 @click.option(
     "--quantization",
     metavar="TYPE",
-    help="Type of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
+    help="Type of the weights, such as int8 or float16, if the format has it. [the format's own, mostly float32]",
 )
 @click.option(
     "--alpha",
     type=float,
     metavar="NUMBER",
-    help="Length penalty of the search that is written, as of translate. [the model's own]",
+    help="Length penalty of the exported search, as for translate. [the model's own]",
 )
 @click.option(
     "--length-penalty",
     type=click.Choice(["power", "wu"]),
-    help="Its form: |y|^alpha, which every format has, or that of Wu et al. 2016, which web has. [the model's own]",
+    help="Its form: |y|^alpha, which every format has, or that of Wu et al. 2016, only for web. [the model's own]",
 )
 @quiet_flag
 @certificate_flags("the validation text of the model's run", "after writing")
@@ -58,8 +58,8 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
 def export(model: Path, form: FormatName, output: Path, languages: Languages, **asked: Any) -> None:
     """Write MODEL (a run or model folder) in the format of another program.
 
-    Afterwards both programs translate the same lines, and their results are compared: probabilities, translations and
-    tokens. The result is certificate.json in the folder; if the programs do not agree, nothing is left there.
+    Afterwards, both programs translate the same lines, and probabilities, translations and tokens are compared. The
+    result is certificate.json in the folder; if the programs do not agree, nothing is left in the folder.
     """
     from multihead.cli.process import configure_process, speaker
 

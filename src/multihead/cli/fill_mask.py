@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 @click.option(
     "--top", type=click.IntRange(min=1), default=5, show_default=True, metavar="NUMBER", help="Words for each [MASK]."
 )
-@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to run.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute.")
 def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> None:
     """Predict the most probable words for each [MASK] of a TEXT, with their probabilities.
 
     MODEL is a folder of `multihead pretrain`, or a BERT in the format of Hugging Face. Without a TEXT, lines are read
-    from standard input. For each a line is printed: the text with its most probable words, then after a tab for each
-    [MASK] the words with their probabilities.
+    from standard input, and one line is printed for each: the text with the most probable words, then, after a TAB, the
+    candidates of each [MASK] with their probabilities.
     """
     from multihead.cli.process import configure_process
     from multihead.text.bert_words import HIDDEN

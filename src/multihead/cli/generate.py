@@ -31,8 +31,8 @@ def generate(
 ) -> None:
     """Continue each PROMPT with MODEL, a run or model folder of `multihead train --model decoder`.
 
-    Without a PROMPT, lines are read from standard input. One line is written for each: the prompt and the text that
-    follows it. An empty line begins a text.
+    Without a PROMPT, lines are read from standard input. One line is written for each: the prompt and its continuation.
+    For an empty line, the model writes a text from the beginning.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     how = build(Generation, given, "the command line")

@@ -19,6 +19,7 @@ from multihead.cli.options import (
     machine_flags,
     parse_search_flags,
     quiet_flag,
+    require_flag,
     search_flags,
 )
 from multihead.errors import ConfigurationError
@@ -49,9 +50,9 @@ from multihead.text.languages import Languages
     default="0",
     show_default=True,
     metavar="NUMBER|all",
-    help="Also translate without the heads whose absence changes the loss most, so many of them.",
+    help="Also translate without each of this many heads: those whose absence changes the loss most.",
 )
-@click.option("--lines", **NUMBER, help="Read only so many lines from the start of the files. [all]")
+@click.option("--lines", **NUMBER, help="Read only this many lines from the start of the files. [all]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @quiet_flag
 @search_flags
@@ -71,10 +72,10 @@ def heads(
     languages: Languages,
     **asked: Any,
 ) -> None:
-    """Leave out each attention head of MODEL (a run or model folder), and show what changes.
+    """Leave out each attention head of MODEL (a run or model folder) in turn, and show what changes.
 
-    The loss is that of the given translations, per token. A head without which it hardly rises is of little use on
-    this text. With --bleu, the model also translates without the heads that matter most.
+    The loss is that of the given translations, per token. If it hardly rises without a head, the head is of little use
+    on this text. With --bleu, the model also translates without each of the heads that matter most.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -84,6 +85,7 @@ def heads(
     wishes = parse_search_flags(asked)
     check_positive(batch_tokens=batch_tokens, threads=threads, lines=lines)
     wanted = _parse_bleu(bleu)
+    require_flag("--bleu NUMBER: nothing is translated otherwise", wanted != 0, wishes)
     check_parallel(source, target)
     configure_process()
     from multihead.judging.heads import all_heads, head_importance, parse_head, work

@@ -27,11 +27,11 @@ from multihead.text.languages import Languages
 @language_flags
 @certificate_flags("random entries of the vocabulary", "first")
 def import_model(model: str, output: Path, languages: Languages, **asked: Any) -> None:
-    """Save MODEL, a folder of another program or a name on the hub of Hugging Face, as a model folder.
+    """Save MODEL, a folder of another program or a name on the Hugging Face Hub, as a model folder.
 
-    Before that, both programs translate the same lines, and their results are compared: probabilities, translations and
-    tokens. The result is certificate.json in the folder; if the programs do not agree, nothing is written. All other
-    commands take the other program's folder, too.
+    First, both programs translate the same lines, and probabilities, translations and tokens are compared. The result
+    is certificate.json in the folder; if the programs do not agree, nothing is written. Importing is optional: all
+    other commands accept the other program's folder, too.
     """
     from multihead.cli.process import configure_process, speaker
 

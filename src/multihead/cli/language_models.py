@@ -34,9 +34,9 @@ def refuse(flags: Mapping[str, Any], languages: Languages) -> None:
     """Raise ConfigurationError if a flag was given that is for translators alone; None, False and () are not given."""
     sides = {"source_language": languages.source, "target_language": languages.target}
     for name, value in {**flags, **sides}.items():
-        if value not in (None, False, ()):
+        if value is not None and value is not False and value != ():  # 0 is a value, and equals False
             raise ConfigurationError(
-                f"{flag_name(name)}: is for translators, and this is a language model: leave it out"
+                f"{flag_name(name)} is for translators, and this is a language model: leave it out"
             )
 
 

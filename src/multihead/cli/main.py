@@ -9,11 +9,12 @@ allocator, signals).
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import time
 from collections import UserDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ import click
 
 from multihead import __version__
 from multihead.cli.help import RESULT, ExampleGroup, tell
-from multihead.errors import MultiheadError, OutputClosedError
-from multihead.platforms import replace_closed_streams, use_utf8_streams
+from multihead.errors import MultiheadError, OutputClosedError, SurroundingsError
+from multihead.platforms import is_closed_pipe, replace_closed_streams, use_utf8_streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, dict[str, str]] = {
     "Translators": {
         "train": "Train a translator on sentences and their translations.",
-        "translate": "Translate a text, a sentence a line.",
+        "translate": "Translate text line by line.",
         "evaluate": "Translate a test set and score it: BLEU, chrF and TER.",
         "serve": "Serve models over HTTP, with a web page to try them.",
-        "demo": "Watch a small translator being trained, in three minutes.",
+        "demo": "Train and try a small translator, in three minutes.",
     },
     "Text": {
         "doctor": "Look for faults in text, subwords and network.",
@@ -52,7 +53,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "explain": "Show why a sentence is translated as it is.",
         "heads": "Measure how much each attention head matters.",
         "plot": "Draw the learning curves of runs.",
-        "report": "Summarize a run: curves, gain of more text, errors.",
+        "report": "Summarize a run: curves, gain from more text, errors.",
         "selftest": "Check that translations do not depend on the batch.",
     },
     "Models": {
@@ -106,7 +107,30 @@ def _place(command: str) -> tuple[str, str]:
     return _ELSEWHERE.get(command, (name, name))
 
 
+@contextlib.contextmanager
+def _errors_of_output() -> Iterator[None]:
+    """Raise ours where standard output is closed: click would end with status 1, without a message."""
+    try:
+        yield
+    except io.UnsupportedOperation as error:
+        if sys.stdout.writable():
+            raise
+        raise SurroundingsError("standard output: cannot be written: it is closed") from error
+    except OSError as error:
+        if error.filename is None and is_closed_pipe(error):  # an error of a file names it
+            raise OutputClosedError from error
+        raise
+
+
 class _Group(ExampleGroup):
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _errors_of_output():  # of --help and --version
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _errors_of_output():
+            return super().invoke(ctx)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 

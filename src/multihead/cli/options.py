@@ -212,7 +212,10 @@ def search_flags(function: F) -> F:
 def machine_flags(function: F) -> F:
     """A decorator that adds ``batch_tokens``, ``threads`` and ``device``."""
     flag = partial(click.option, cls=flag_under(_MACHINE))
-    batch = "Tokens that are translated at once: more need more memory, and are faster up to a point."
+    batch = (
+        "Maximum padded tokens in a batch; larger batches need more memory and are faster, up to a point. The compiled "
+        "search, which has no padding, ignores it."
+    )
     devices = click.Choice(DEVICES)
     decorations = (
         flag("--batch-tokens", **NUMBER, default=4096, show_default=True, help=batch),
@@ -271,16 +274,18 @@ def single_file(places: Sequence[str], flag: str) -> Path | None:
     """The only file of an input or output without an engine.
 
     Raises:
-        ConfigurationError: there are several, or it is a URL.
+        ConfigurationError: there are several, or it is a URL or a Parquet file.
     """
     if len(places) > 1 or any("://" in place for place in places):
-        raise ConfigurationError(f"{flag}: several files and URLs are read by engines: add --engine local:1 or ray")
+        raise ConfigurationError(f"{flag}: several files and URLs need an engine: add --engine local:1 or ray")
+    if any(map(is_table, places)):
+        raise ConfigurationError(f"{flag}: Parquet needs an engine: add --engine local:1 or ray, got {places[0]}")
     return Path(places[0]) if places else None
 
 
-def is_table(output: str | None) -> bool:
-    """Whether an output is written as Parquet (`lines.translation_tables`)."""
-    return output is not None and output.lower().endswith(".parquet")
+def is_table(name: str | None) -> bool:
+    """Whether a file is Parquet by its name (`lines.translation_tables`)."""
+    return name is not None and name.lower().endswith(".parquet")
 
 
 def flag_name(name: str) -> str:
@@ -293,8 +298,11 @@ def language_flags(function: F) -> F:
 
     flag = partial(click.option, metavar="CODE", cls=flag_under(_LANGUAGES))
 
-    @flag("--source-language", help="Of the source, by the code of a model with several (deu_Latn). [the model's]")
-    @flag("--target-language", help="Of the translation, by the code of such a model. [the model's]")
+    @flag(
+        "--source-language",
+        help="Language of the source, by its code in a model with several languages (deu_Latn). [the model's]",
+    )
+    @flag("--target-language", help="Language of the translation, likewise. [the model's]")
     @wraps(function)
     def command(*arguments: Any, source_language: str | None, target_language: str | None, **flags: Any) -> Any:
         return function(*arguments, languages=Languages(source_language, target_language), **flags)
@@ -314,13 +322,28 @@ def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
     number = partial(click.option, metavar="NUMBER", show_default=True)
     decorations = (
         click.option("--lines", **FILE, help=f"Source lines for the certificate. [{lines}]"),
-        click.option("--references", **FILE, help="Their reference translations: BLEU of both sides is compared, too."),
+        click.option(
+            "--references", **FILE, help="Reference translations of --lines, to compare BLEU of both sides, too."
+        ),
         number("--count", type=click.IntRange(min=1), default=200, help="Lines to compare."),
         number("--beam", type=click.IntRange(min=2), default=5, help="Beam of the comparison."),
         click.option("--certificate/--no-certificate", default=True, help=f"Compare both sides {when}. [yes]"),
     )
 
-    return lambda function: decorated(function, decorations)
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def command(*arguments: Any, certificate: bool, **flags: Any) -> Any:
+            context = click.get_current_context()
+            for name in ("lines", "references", "count", "beam"):
+                if not certificate and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                    raise ConfigurationError(
+                        f"{flag_name(name)} does nothing with --no-certificate: leave out one of them"
+                    )
+            return function(*arguments, certificate=certificate, **flags)
+
+        return decorated(cast(F, command), decorations)
+
+    return decorate
 
 
 def load_translator(
@@ -376,20 +399,21 @@ def scoring_flags(function: F) -> F:
         click.option(
             "--language",
             metavar="CODE",
-            help="Language of the translations, which decides the tokenization. [the model's, or from the file name of "
-            "--target]",
+            help="Language of the translations; decides the tokenization. [the model's, or from the name of --target]",
         ),
         click.option(
             "--tokenize",
             type=click.Choice(["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]),
-            help="BLEU's tokenization, by sacreBLEU's names. [chosen by language]",
+            help="BLEU's tokenization, as sacreBLEU names it. [chosen by language]",
         ),
-        click.option("--resamples", **NUMBER, help="Number of bootstrap resamples for the intervals. [1000]"),
+        click.option(
+            "--resamples", **NUMBER, help="Number of bootstrap resamples. [1000, fewer above 20,000 sentences]"
+        ),
         click.option(
             "--comet",
             metavar="MODEL",
-            help="Score by this COMET model, too: a checkpoint, or a name that COMET downloads, such as "
-            "Unbabel/wmt22-comet-da. It needs pipx install unbabel-comet.",
+            help="Also score with this COMET model: a checkpoint, or a name that COMET downloads, such as "
+            "Unbabel/wmt22-comet-da. Needs `pipx install unbabel-comet`.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )

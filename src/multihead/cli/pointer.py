@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from multihead.cli.help import ExampleGroup
+from multihead.cli.help import ExampleGroup, tell
 from multihead.cli.options import FILE, Command, check_search, flags_of, merge_config_file, quiet_flag
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
@@ -101,9 +101,9 @@ _REPEATS = click.option("--repeats/--no-repeats", default=None, help="Whether a 
 @_BEAM
 @_REPEATS
 def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
-    """Print the places of the NUMBERs, counted from 1, in descending order (ascending, if it was trained so).
+    """Print the places of the NUMBERs, counted from 1, in descending order, or ascending if the model was trained so.
 
-    Without numbers, lists are read from standard input, one a line.
+    Without numbers, lists are read from standard input, one per line.
     """
     _solve("sort", numbers, _parse_number, model, beam, repeats)
 
@@ -121,9 +121,10 @@ def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool 
 @_BEAM
 @_REPEATS
 def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
-    """Print which points are the corners of their convex hull, counter-clockwise from the first given; counted from 1.
+    """Print which points are the corners of their convex hull, counter-clockwise from the first given.
 
-    A point is two numbers with a comma between them. Without points, sets are read from standard input, one a line.
+    Points are counted from 1. A point is two numbers with a comma between them. Without points, sets are read from
+    standard input, one per line.
     """
     _solve("hull", points, _parse_point, model, beam, repeats)
 
@@ -145,7 +146,7 @@ def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool |
     default=3,
     show_default=True,
     metavar="NUMBER",
-    help="Beam search to measure besides greedy search.",
+    help="Beam width to measure besides greedy search.",
 )
 @_REPEATS
 @quiet_flag
@@ -163,7 +164,7 @@ def evaluate(
 ) -> None:
     """Measure how many new problems of each length a model gets exactly right.
 
-    For hulls also the share of the true hull's area that is covered, and how many answers are not polygons.
+    For hulls, also the share of the true hull's area that is covered, and how many answers are not polygons.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -243,9 +244,9 @@ def _format_answer(answer: PointerAnswer) -> str:
 def _print_warnings(answer: PointerAnswer, where: str) -> None:
     """Write warnings about an answer to standard error."""
     if answer.warning is not None:
-        click.echo(f"{where}{answer.warning}", err=True)
+        tell(f"{where}{answer.warning}")
     if not answer.finished:
-        click.echo(f"{where}the answer was cut: the network did not come to an end", err=True)
+        tell(f"{where}the answer is incomplete: the network reached the length limit before it ended")
 
 
 def _refuse_options(words: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ from multihead.planning.settings import PrepareSettings, TrainSettings
 def prepare(config: Path | None, engine: str | None, **flags: Any) -> None:
     """Prepare text ahead of training: learn subwords and store token ids.
 
-    `multihead train --data FOLDER` trains from the folder, any number of times and with any model and settings.
+    `multihead train --data FOLDER` trains from the folder, any number of times and with other models and settings.
     """
     from multihead.cli.process import StopSignal, configure_process, speaker
 

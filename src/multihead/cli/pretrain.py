@@ -24,8 +24,8 @@ from multihead.runs.bert.settings import PretrainSettings
 def pretrain(config: Path | None, **flags: Any) -> None:
     """Pre-train a BERT on plain text; the same command resumes a run that was stopped.
 
-    Only --text and --output are needed: a sentence a line, an empty line between documents. Every other setting is
-    chosen from the size of the text and the machine, printed with the reason, and fixed for the run.
+    Only --text and --output are needed. The text has one sentence per line and an empty line between documents. Every
+    other setting is chosen from the size of the text and the machine, printed with the reason, and fixed for the run.
     """
     from multihead.cli.process import start_run
 

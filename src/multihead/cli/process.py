@@ -145,11 +145,12 @@ def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
         signal.signal(number, handler)
 
 
-def configure_process(*, distributed: bool = False) -> None:
+def configure_process(*, distributed: bool = False, what: str = "this command") -> None:
     """Set environment variables and the allocator; called once by a command, before PyTorch is imported.
 
     Args:
         distributed: whether the command works in several processes.
+        what: what works in one, for the message.
 
     Raises:
         ConfigurationError: it does not, and torchrun started several.
@@ -157,8 +158,8 @@ def configure_process(*, distributed: bool = False) -> None:
     size = get_launch().size
     if size > 1 and not distributed:
         raise ConfigurationError(
-            f"torchrun started {size} processes, and this command works in one: start it without torchrun "
-            "(several processes train a translator: `multihead train`)"
+            f"torchrun started {size} processes, and {what} works in one: start it without torchrun (several processes "
+            "train one translator: `multihead train` without --best and --model decoder)"
         )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what a Mac's GPU lacks is computed on the processor
@@ -172,7 +173,7 @@ def configure_process(*, distributed: bool = False) -> None:
     configure_malloc()
 
 
-def start_run(**options: bool) -> dict[str, Any]:
+def start_run(**options: Any) -> dict[str, Any]:
     """Configure the process for a run; returns what every run receives from its command.
 
     Args:

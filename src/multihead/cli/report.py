@@ -14,7 +14,7 @@ from multihead.text.languages import Languages
     cls=Command,
     examples=(
         "multihead report run -o report",
-        "multihead report run -o report --budget 30m    # also the gain of more data",
+        "multihead report run -o report --budget 30m    # gain from more data, too",
     ),
 )
 @click.argument("run", type=click.Path(path_type=Path))
@@ -36,10 +36,13 @@ from multihead.text.languages import Languages
     help="Another run, or a table of another program (.csv or .jsonl), whose curves are shown as well; repeatable.",
 )
 @click.option(
-    "--budget", metavar="TIME", help="Time for trainings that estimate the gain of more data: 90s, 10m, 1h. [none]"
+    "--budget", metavar="TIME", help="Time for trainings that estimate the gain from more data: 90s, 10m, 1h. [none]"
 )
 @click.option(
-    "--data", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the prepared text of RUN is, if it moved."
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where the prepared text of RUN is, if it was moved.",
 )
 @language_flags
 @quiet_flag
@@ -56,10 +59,10 @@ def report(
     data: Path | None,
     languages: Languages,
 ) -> None:
-    """Say what RUN has learned: learning curves, the gain of more data, the most frequent errors.
+    """Report what RUN has learned: learning curves, the gain from more data, the most frequent errors.
 
-    report.md in the folder is the card. With --budget, models are trained with parts of the text; the same command goes
-    on with a report that was stopped.
+    The report is report.md in the folder. With --budget, models are trained on parts of the text to estimate the gain;
+    if stopped, the same command continues.
     """
     from multihead.cli.process import remark, start_run
 

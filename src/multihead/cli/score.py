@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from multihead.cli import language_models
+from multihead.cli.help import tell
 from multihead.cli.options import Command, check_positive
 from multihead.cli.pairs import PairFlags, PairFunction, pair_command, write_pair_lines
 from multihead.cli.streams import write_lines
@@ -49,11 +50,11 @@ def score(
     length_penalty: Literal["power", "wu"] | None,
     **asked: Any,
 ) -> None:
-    """Write the log-probability of each translation by MODEL (a run or model folder), one number per line.
+    """Write the log-probability that MODEL (a run or model folder) gives each translation, one number per line.
 
     Pairs are read from --source and --target, or as source TAB target lines from standard input. One line is written
-    per pair, in order. If both sides are empty the score is 0; a single empty side is scored as it is. With a language
-    model, --target is a text of its own, or standard input is, and each line of it is scored; an empty line has 0.
+    per pair, in order. If both sides are empty, the score is 0; if only one is empty, the pair is scored as it is. A
+    language model scores each line of --target, or of standard input; an empty line has the score 0.
     """
     flags = PairFlags(**asked)
     wishes: dict[str, Any] = {"alpha": alpha, "length_penalty": length_penalty}
@@ -106,4 +107,4 @@ def score(
 
 def _say_perplexity(found: str, tokens: int) -> None:
     counted = f"{found} ({tokens:,} tokens, end symbols counted)"
-    click.echo(counted if tokens else "no perplexity: every line is empty", err=True)
+    tell(counted if tokens else "no perplexity: every line is empty")

@@ -68,7 +68,7 @@ def _describe_default(name: str) -> str:
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Precision of the matrix products; bfloat16 and int8 are faster and round. [float32, or what a use says]",
+    help="Precision of the matrix products; bfloat16 and int8 are faster and round. [float32, or that of the use]",
 )
 @click.option("--threads", type=int, metavar="NUMBER", help="Processor threads. [every core]")
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute.")
@@ -87,40 +87,40 @@ def _describe_default(name: str) -> str:
     multiple=True,
     metavar="FOLDER",
     shell_complete=complete_as("dir"),
-    help="A model of the opposite direction: of all translations in the beam, the one is given that explains the "
-    "source best, too. May be repeated.",
+    help="A model of the opposite direction: choose among the translations in the beam also by the probability of the "
+    "source given the translation. May be repeated.",
 )
 @click.option(
     "--judge",
     multiple=True,
     metavar="FOLDER",
     shell_complete=complete_as("dir"),
-    help="Another model of the same direction, preferably one of `train --right-to-left`: of all translations in the "
-    "beam, the one is given that it finds probable, too. May be repeated.",
+    help="Another model of the same direction, preferably from `train --right-to-left`: choose among the translations "
+    "in the beam also by its probability of each. May be repeated.",
 )
 @click.option(
     "--draft",
     metavar="FOLDER",
     shell_complete=complete_as("dir"),
-    help="A much smaller model with the same vocabulary that guesses for greedy searches (--beam 1): the same "
-    "translations, sooner if the model is large.",
+    help="For greedy searches (--beam 1): a much smaller model with the same vocabulary, whose guesses MODEL checks. "
+    "The translations are the same, and come sooner if MODEL is large.",
 )
 @click.option(
     "--datastore",
     metavar="FOLDER",
     shell_complete=complete_as("dir"),
-    help="A text that MODEL remembers, by multihead datastore: slower and often better.",
+    help="A datastore of MODEL, made by `multihead datastore`: slower and often better.",
 )
 @click.option(
     "--weights",
     metavar="TEXT",
     help="Choose among the translations in the beam by these weights of forward, reverse, judge, agreement and "
-    f"length, as multihead tune prints them. [{USUAL}, of what there is]",
+    f"length, as multihead tune prints them. [{USUAL}, of the models that are given]",
 )
 @click.option(
     "--uses",
     is_flag=True,
-    help="MODEL is a run of multihead train --best: offer every way to use its models, by name.",
+    help="MODEL is a run of `multihead train --best`: offer every way to use its models, by name.",
 )
 @click.pass_context
 def serve(
@@ -144,14 +144,15 @@ def serve(
 ) -> int:
     """Serve MODEL (a run or model folder) over HTTP, with a web page to try it.
 
-    Several models are given with their languages, as de-en=FOLDER en-de=FOLDER, and loaded with the first request for
-    them. A language whose code has a hyphen is set off by a colon: pt-BR:en=FOLDER. A further model of the same
-    languages has a name: de-en@large=FOLDER.
+    Name several models with their languages, as in de-en=FOLDER en-de=FOLDER; each is loaded by the first request for
+    it. If the code of a language has a hyphen, write a colon between the languages: pt-BR:en=FOLDER. A further model of
+    the same languages needs a name: de-en@large=FOLDER.
 
     SIGTERM finishes requests in flight and ends the server; SIGHUP reloads the models while serving.
 
-    Every option can also be set in the environment, as in MULTIHEAD_SERVE_PORT=8000; MULTIHEAD_SERVE_MODELS holds the
-    models, and values of repeated options, with blanks between them. The command line takes precedence.
+    Every option can also be set by an environment variable, as in MULTIHEAD_SERVE_PORT=8000; MULTIHEAD_SERVE_MODELS
+    holds the models. Put spaces between several models, and between the values of an option that may be repeated. The
+    command line takes precedence.
     """
     from multihead.cli.process import collect_and_freeze, configure_process
 
@@ -191,7 +192,7 @@ def serve(
         if hint := team.hint(folders):
             tell(hint)
         if token is None and not ip_address(host).is_loopback:
-            tell("warning: others on the network can use this server, and no token is asked for: see --token-file")
+            tell("warning: anyone on the network can use this server without a token; set one with --token-file")
         scheduler = asyncio.run(server.serve(make_scheduler, listening, token))
     if scheduler.load_error is not None:
         raise scheduler.load_error
@@ -244,10 +245,10 @@ class TeamFlags:
         if (names or self.uses) and len(folders) > 1:
             raise ConfigurationError(f"{(names or ['--uses'])[0]} is for a single MODEL, got {len(folders)}")
         if self.uses and names:
-            raise ConfigurationError(f"--uses takes the flags of the run: leave it out, or {names[0]}")
+            raise ConfigurationError(f"--uses sets {names[0]} as the run says: leave out one of them")
         require_flag("--with", bool(self.others), ["mean"] if self.mean else [])
         if self.draft and self.datastore:
-            raise ConfigurationError("--draft cannot guess what a model remembers: leave out --draft or --datastore")
+            raise ConfigurationError("--draft does not work with a datastore: leave out --draft or --datastore")
         parse_weights(self.weights, self.reverse, self.judge)
 
     def teams(self, folders: Mapping[tuple[str, ...] | None, Path]) -> tuple[Team, ...]:
@@ -276,7 +277,7 @@ class TeamFlags:
         runs = [run for run in folders.values() if plain and has_uses(run)]
         if len(runs) != 1 or len(folders) != 1:
             return None
-        return f"{runs[0]} has slower and better uses: --uses offers them, too"
+        return f"{runs[0]} has slower but better ways to translate: --uses offers them, too"
 
 
 def parse_models(given: Sequence[str]) -> dict[tuple[str, ...] | None, Path]:
@@ -291,15 +292,15 @@ def parse_models(given: Sequence[str]) -> dict[tuple[str, ...] | None, Path]:
         # A folder that exists may have any name.
         pair, equals, folder = ("", "", text) if Path(text).exists() else text.partition("=")
         if not equals and len(given) > 1:
-            raise ConfigurationError(f"{text}: of several models, each needs its languages, as in de-en={text}")
+            raise ConfigurationError(f"{text}: each of several models needs its languages, as in de-en={text}")
         if not equals:
             return {None: Path(text)}
         pair, at, name = pair.partition("@")
         languages = tuple(pair.split(":" if ":" in pair else "-"))
         if len(languages) != 2 or not all(languages) or not folder or (at and not name.strip()):
             raise ConfigurationError(
-                f"{text}: expected SOURCE-TARGET=FOLDER, as in de-en=run; set off a code with a hyphen by a colon, as "
-                "in pt-BR:en=run, and a name by @, as in de-en@large=run"
+                f"{text}: expected SOURCE-TARGET=FOLDER, as in de-en=run; write a colon after a code with a hyphen, as "
+                "in pt-BR:en=run, and @ before a name, as in de-en@large=run"
             )
         key = (*languages, name) if at else languages
         if key in folders:
@@ -326,7 +327,7 @@ def _read_token(settings: ServeSettings) -> str | None:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ConfigurationError(f"--token-file {settings.token_file}: cannot be read: {reason}") from None
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigurationError(f"{origin}: expected a token of printable ASCII characters without blanks")
+        raise ConfigurationError(f"{origin}: expected a token of printable ASCII characters without spaces")
     return token
 
 

@@ -31,7 +31,7 @@ from multihead.text.languages import Languages
     default=1024,
     show_default=True,
     metavar="NUMBER",
-    help="Number of the most frequent target tokens, which are for every sentence.",
+    help="How many of the most frequent target tokens are allowed in every translation.",
 )
 @click.option(
     "--candidates",
@@ -39,7 +39,7 @@ from multihead.text.languages import Languages
     default=40,
     show_default=True,
     metavar="NUMBER",
-    help="Number of translations of each source token.",
+    help="How many target tokens each source token adds.",
 )
 @language_flags
 def shortlist(model: Path, data: Path | None, always: int, candidates: int, languages: Languages) -> None:

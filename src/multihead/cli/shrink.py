@@ -22,14 +22,16 @@ from multihead.text.languages import Languages
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The model folder to write."
 )
-@click.option("--encoder-layers", type=int, metavar="NUMBER", help="Encoder layers to keep. [half of the parameters]")
-@click.option("--decoder-layers", type=int, metavar="NUMBER", help="Decoder layers to keep. [half of the parameters]")
-@click.option(
-    "--inner", type=int, metavar="NUMBER", help="Feed-forward units to keep in each layer. [half of the parameters]"
-)
+@click.option("--encoder-layers", type=int, metavar="NUMBER", help="Encoder layers to keep.")
+@click.option("--decoder-layers", type=int, metavar="NUMBER", help="Decoder layers to keep.")
+@click.option("--inner", type=int, metavar="NUMBER", help="Feed-forward units to keep in each layer.")
 @language_flags
 def shrink(model: Path, output: Path, languages: Languages, **sizes: int | None) -> None:
-    """Write a smaller model with parts of MODEL, to be trained with MODEL as its teacher."""
+    """Write a smaller model with parts of MODEL, to be trained with MODEL as its teacher.
+
+    If none of --encoder-layers, --decoder-layers and --inner is given, they are chosen to keep at most half of the
+    parameters; otherwise, those that are not given keep their size.
+    """
     from multihead.cli.process import configure_process
 
     configure_process()

@@ -10,6 +10,7 @@ order. Lines are processed as they arrive: a file in large blocks, typed text li
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -234,6 +235,8 @@ def write_lines(lines: list[str]) -> None:
     try:
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
         sys.stdout.buffer.flush()
+    except io.UnsupportedOperation:  # it was closed before the command began: `cli.main` says so
+        raise
     except OSError as error:
         if is_closed_pipe(error):
             raise OutputClosedError from None

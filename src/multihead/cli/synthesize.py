@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.choosing import ensemble_flags
+from multihead.cli.choosing import default_of_samples, ensemble_flags
 from multihead.cli.engines import OnEngine, count_lines, engine_flags, texts_option
+from multihead.cli.help import tell
 from multihead.cli.options import (
     CHOICE,
     GUARD,
@@ -54,6 +55,10 @@ _NOT_HERE = {
 """Flags of `translate` that these commands do not have."""
 
 
+def _default_of_samples(name: str) -> str:
+    return "Each of them makes a pair." if name == "sample" else default_of_samples(name)
+
+
 def _pair_flags(function: F) -> F:
     """Decorator that adds MODEL and the flags of both commands."""
     decorations = (
@@ -62,15 +67,15 @@ def _pair_flags(function: F) -> F:
             "--output",
             metavar="FILE",
             required=True,
-            help="Write the pairs here (.tsv or .parquet); if stopped, the same command goes on.",
+            help="Write the pairs here (.tsv or .parquet); if stopped, the same command continues.",
         ),
         click.option(
             "--n-best",
             type=int,
             metavar="NUMBER",
-            help="Make this many pairs of each line, with its best translations. [1]",
+            help="Make this many pairs from each line, with its best translations. [1]",
         ),
-        flags_of(Sampling, lambda name: "Pairs of each line, with samples." if name == "sample" else "", CHOICE),
+        flags_of(Sampling, _default_of_samples, CHOICE),
         ensemble_flags,
         click.option(
             "--guard/--no-guard",
@@ -85,7 +90,7 @@ def _pair_flags(function: F) -> F:
             cls=flag_under(GUARD),
             type=float,
             metavar="NUMBER",
-            help="Lowest score of a suspicious translation. [0.5]",
+            help="A translation is suspicious from this score on. [0.5]",
         ),
         quiet_flag,
         search_flags,
@@ -103,7 +108,7 @@ def _pair_flags(function: F) -> F:
         "multihead backtranslate back --monolingual news.en --output b.tsv --sample 3",
     ),
 )
-@texts_option("--monolingual", "Text in the target language, a sentence a line.", required=True)
+@texts_option("--monolingual", "Text in the target language, one sentence per line.", required=True)
 @click.option(
     "--tag", default="<bt>", show_default=True, metavar="WORD", help='First word of each synthetic source; "" for none.'
 )
@@ -111,8 +116,8 @@ def _pair_flags(function: F) -> F:
 def backtranslate(tag: str, **flags: Any) -> None:
     """Make training pairs from text in the target language alone.
 
-    MODEL (a run or model folder) translates from the target to the source language: trained with --source and --target
-    exchanged. Train with the result beside your own pairs: --corpus "train.de train.en" --corpus synthetic.tsv.
+    MODEL (a run or model folder) translates from the target to the source language: it was trained with --source and
+    --target exchanged. Train on the result beside your own pairs: --corpus "train.de train.en" --corpus synthetic.tsv.
     """
     _write_pairs("--monolingual", {"backwards": True, "tag": tag}, **flags)
 
@@ -124,13 +129,13 @@ def backtranslate(tag: str, **flags: Any) -> None:
         "multihead distill run --with other --source train.de --output taught.tsv",
     ),
 )
-@texts_option("--source", "Text in the source language, a sentence a line.", required=True)
+@texts_option("--source", "Text in the source language, one sentence per line.", required=True)
 @_pair_flags
 def distill(**flags: Any) -> None:
     """Make training pairs for a student: source text with the translations of MODEL, the teacher.
 
-    With --with the teacher is an ensemble. A smaller model trained with the result comes closer to the teacher than one
-    trained with the references, and gets by with a narrower beam.
+    With --with, the teacher is an ensemble. A smaller model trained on the result comes closer to the teacher than one
+    trained on the references, and needs a narrower beam.
     """
     _write_pairs("--source", {}, **flags)
 
@@ -154,6 +159,8 @@ def _write_pairs(
     from multihead.cli.process import configure_process
     from multihead.lines.growing_file import check_free
 
+    if not guarded and flags["guard_threshold"] is not None:
+        raise ConfigurationError("--guard-threshold does nothing with --no-guard: leave out one of them")
     parsed = TranslateFlags.parse({**flags, **_NOT_HERE, "guard": "mark" if guarded else "off"})
     wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
@@ -187,4 +194,4 @@ def _write_pairs(
         digest = parsed.choosing.digest(model, languages)
         write_to_file(translator, options_of(translator), None, digest, text, file, remarks=False)
         lines = text.lines
-    click.echo(f"{count_lines(output):,} pairs from {lines:,} lines are in {output}", err=True)
+    tell(f"{count_lines(output):,} pairs from {lines:,} lines are in {output}")

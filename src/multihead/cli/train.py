@@ -19,19 +19,19 @@ from multihead.work_folder import kind_of
         "multihead train --source pairs.tsv --budget 1h --output run",
         "multihead train --config settings.toml --output run",
         "multihead train --model decoder --target text.txt --output run",
-        "multihead train --output run    # go on with a run that was stopped",
+        "multihead train --output run    # resume a run that was stopped",
     ),
 )
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @click.option(
     "--best",
     is_flag=True,
-    help="Train several translators, and students that learn from them; --budget is the time of all together.",
+    help="Train several translators, and students that learn from them; --budget is the total time.",
 )
 @click.option(
     "--monolingual",
     **FILE,
-    help="With --best: further text in the target language, a sentence a line; a reverse model makes pairs of it.",
+    help="With --best: text in the target language, one sentence per line, of which a reverse model makes pairs.",
 )
 @quiet_flag
 @flags_of(TrainSettings)
@@ -39,11 +39,10 @@ from multihead.work_folder import kind_of
 def train(began: float | None, /, config: Path | None, best: bool, monolingual: Path | None, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command resumes a run that was stopped.
 
-    Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
-    the machine, printed with the reason, and fixed for the run. The text can also be a file of pairs,
-    several corpora with weights, or a folder of `multihead prepare`. With several GPUs or processes,
-    start torchrun --nproc-per-node N -m multihead train ... With --model decoder, a language model is trained on one
-    text, the --target, a text a line.
+    Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and the
+    machine, printed with the reason, and fixed for the run. The text can also be a file of pairs, several corpora with
+    weights, or a folder of `multihead prepare`. For several GPUs or processes, run torchrun --nproc-per-node N -m
+    multihead train ... With --model decoder, a language model is trained on the lines of --target alone.
     """
     from multihead.cli.process import process_group, start_run
 
@@ -51,14 +50,14 @@ def train(began: float | None, /, config: Path | None, best: bool, monolingual: 
     output = settings.get("output")
     begun = None if output is None else kind_of(Path(output))
     if best or begun == "best":
-        arguments = start_run()
+        arguments = start_run(what="a run of --best")
         from multihead.runs.best.train import train_best
 
         train_best(started=began, monolingual=monolingual, **arguments, **settings)
         return
     require_flag("--best", best, ["monolingual"] if monolingual else [])
     if settings.get("model") == "decoder" or (begun == "language-model" and "model" not in settings):
-        arguments = start_run()
+        arguments = start_run(what="the training of a language model")
         from multihead.runs.language_model.train import train as train_language_model
 
         train_language_model(started=began, **arguments, **settings)

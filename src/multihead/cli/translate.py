@@ -69,41 +69,45 @@ def translate_flags(function: F) -> F:
             "--n-best",
             type=int,
             metavar="NUMBER",
-            help="Write this many translations of each line, as rows: line TAB score TAB text, best first.",
+            help="Write this many translations of each line as rows: line TAB score TAB text, best first.",
         ),
-        click.option("--scores", is_flag=True, help="Write such a row for the best translation of each line."),
+        click.option("--scores", is_flag=True, help="Write the best translation of each line as such a row."),
         click.option(
             "--max-source",
             type=int,
             metavar="NUMBER",
-            help="Translate a line of more tokens, including its end, sentence by sentence, and halve longer "
-            "sentences; 0: never. [the usual and the longest length in the model's training]",
+            help="Translate a line of more tokens, including the end symbol, sentence by sentence, and split sentences "
+            "of more tokens in two; 0: never. [the usual and the longest length in the model's training text]",
         ),
-        click.option("--prefixes", **_FILE, help="How each translation begins: a line for each line."),
+        click.option("--prefixes", **_FILE, help="How each translation begins: a file with one line per input line."),
         click.option(
             "--phrases",
             **_FILE,
-            help="What each translation contains: a line for each line, a TAB between phrases, ||| between "
-            "alternatives of one.",
+            help="What each translation contains: a file with one line per input line, TAB between phrases, ||| "
+            "between alternatives of a phrase.",
         ),
         click.option(
             "--terms",
             **_FILE,
-            help="Wanted translations, inflected by models that were trained with such: source words, TAB, base form.",
+            help="Wanted translations, which the model inflects: a file with a term per line, source words TAB base "
+            "form. The model must have been trained with `train --terms`.",
         ),
-        choosing_flags(),
+        choosing_flags("One is written as a line, several as rows."),
         ensemble_flags,
         guarding(
             "--guard",
             type=click.Choice(["off", *get_args(GuardMode)]),
             default="off",
             show_default=True,
-            help="Name suspicious translations (mark), or search them again more safely (retry).",
+            help="Report suspicious translations (mark), or search for them again more safely (retry).",
         ),
         guarding(
-            "--guard-threshold", type=float, metavar="NUMBER", help="Lowest score of a suspicious translation. [0.5]"
+            "--guard-threshold",
+            type=float,
+            metavar="NUMBER",
+            help="A translation is suspicious from this score on. [0.5]",
         ),
-        guarding("--guard-closer", is_flag=True, help="Also run each translation through the model."),
+        guarding("--guard-closer", is_flag=True, help="Find more by also scoring each translation with the model."),
     )
     return decorated(function, decorations)
 
@@ -181,20 +185,7 @@ class ChoosingFlags:
 
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""
-        from multihead.bundle import model_digest
-        from multihead.translating.datastore import datastore_digest
-
-        own = self.companions
-        digests = [model_digest(path) for path in (model, *own.others)]
-        pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
-        mean = f" ({own.mean})" if own.others else ""
-        remembered = "" if own.datastore is None else f" datastore {datastore_digest(own.datastore)}"
-        choosing = [
-            f" {name} {'+'.join(model_digest(path) for path in paths)}"
-            for name, paths in (("reverse", own.reverse), ("judge", own.judge))
-            if paths
-        ]
-        return "+".join(digests) + pair + mean + remembered + "".join(choosing)
+        return self.companions.identity(model, languages)
 
 
 @dataclass(frozen=True)
@@ -224,7 +215,7 @@ class TranslateFlags:
         guard = None if off else build(GuardSettings, {"mode": flags["guard"], **guarding}, "the command line")
         require_flag("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
         if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
-            raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
+            raise ConfigurationError("--phrases does not work with --groups: leave out one of them")
         names = ("n_best", "scores", "max_source", "prefixes", "phrases")
         terms = None
         if (path := flags["terms"]) is not None:
@@ -286,8 +277,8 @@ class TranslateFlags:
 @click.option(
     "--output",
     metavar="FILE",
-    help="Write here instead of to standard output; if stopped, the same command continues. A name in .parquet gives a "
-    "table of sources and translations. Needs --input.",
+    help="Write here instead of to standard output; if stopped, the same command continues. A name that ends in "
+    ".parquet gives a table of sources and translations. Needs --input.",
 )
 @click.option(
     "--resume",
@@ -298,8 +289,8 @@ class TranslateFlags:
     "--draft",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="A much smaller model with the same vocabulary that guesses what this one then checks, with --beam 1: the "
-    "same translations, faster if the model is large and sentences come one by one.",
+    help="With --beam 1: a much smaller model with the same vocabulary, whose guesses MODEL checks. The translations "
+    "are the same, and come faster if MODEL is large and sentences arrive one by one.",
 )
 @quiet_flag
 @translate_flags
@@ -321,18 +312,23 @@ def translate(
     column: str | None,
     **flags: Any,
 ) -> None:
-    """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
+    """Translate standard input, or a file, with MODEL (a run or model folder), one sentence per line.
 
-    As many lines come out as go in, in order; an empty line stays empty.
+    One line is written for each input line, in order; an empty line stays empty.
     """
     from multihead.cli.process import configure_process
 
     parsed = TranslateFlags.parse(flags)
     wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
+    for name in ("prefixes", "phrases") if draft is not None else ():
+        if getattr(parsed, name) is not None:
+            raise ConfigurationError(
+                f"--draft guesses for the compiled search, which has no {flag_name(name)}: leave out one of them"
+            )
     if engine is not None or is_table(output):
         if draft is not None:
-            raise ConfigurationError("--draft is for this process alone: leave it out, or --engine and .parquet")
+            raise ConfigurationError("--draft works in this process only: leave it out, or --engine and .parquet")
         models = parsed.choosing.models(model, languages, device, threads)
         on_engine = OnEngine(engine, column, sources, output or "", models, parsed.prefixes, parsed.phrases)
         on_engine.check(resume)
@@ -368,12 +364,23 @@ def _with_draft(translator: Translator, draft: Path, samples: bool) -> Translato
         FormatError: the folder is not a model.
         ConfigurationError: it does not fit, or the search is not a compiled greedy one.
     """
+    from multihead.translating.searching import Constraints, uncompiled_reason
     from multihead.translating.translator import Translator
 
-    if samples or translator.search_settings().beam > 1 or not translator.compiled:
-        raise ConfigurationError("--draft guesses for the compiled greedy search: add --beam 1, or leave it out")
+    search = translator.search_settings()
+    if samples:
+        raise ConfigurationError(
+            "--draft guesses for greedy search, and --sample was given: leave out --draft or --sample"
+        )
+    if search.beam > 1:
+        raise ConfigurationError(
+            f"--draft guesses for greedy search, and the beam is {search.beam}: add --beam 1, or leave out --draft"
+        )
+    if not translator.compiled:
+        reason = uncompiled_reason(search, Constraints()) or translator.engines(search.precision)
+        raise ConfigurationError(f"--draft guesses for the compiled search, and {reason}: leave out --draft")
     if translator.datastore is not None:
-        raise ConfigurationError("--draft cannot guess what a model remembers: leave out --draft or --datastore")
+        raise ConfigurationError("--draft does not work with a datastore: leave out --draft or --datastore")
     bundle = translator.bundle
     languages = Languages(bundle.source_language, bundle.target_language) if bundle.directions else Languages()
     return translator.with_draft(Translator.load(draft, languages=languages, lazily=True))

@@ -34,7 +34,7 @@ from multihead.text.languages import Languages
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--source", required=True, **FILE, help="Text of a validation set; plain or compressed (gz, xz, zst).")
 @click.option("--target", required=True, **FILE, help="Its translation, line by line. Never use a test set.")
-@choosing_flags(weights=False)
+@choosing_flags("They are the candidates.", weights=False)
 @ensemble_flags
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @quiet_flag
@@ -54,9 +54,9 @@ def tune(
 ) -> None:
     """Find the weights by which translate and evaluate choose among candidates of MODEL.
 
-    BLEU is printed for several sets of features, on the lines that the weights were found on and held out, and the
-    flag to copy. What only makes translations longer or shorter is no gain. Give translate and evaluate the same flags
-    for candidates: --beam, --sample, --with, --reverse, --judge.
+    For several sets of features, BLEU is printed on the lines that the weights were found on, and on held-out lines;
+    then the flags to copy. BLEU is compared at equal length, so that merely longer or shorter translations are no gain.
+    Give translate and evaluate the same flags for candidates: --beam, --sample, --with, --reverse, --judge.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
