@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,20 @@ def main() -> None:
     made.add_argument("--budget", default="60m", help="training time (60m)")
     made.add_argument("--plain", action="store_true", help="a single training instead of --best")
     made.add_argument(
-        "--more", nargs="*", default=[], help="further flags of `multihead train`, without dashes: updates=9"
+        "--more",
+        nargs="*",
+        default=[],
+        type=setting,
+        help="further flags of `multihead train`, without dashes: updates=9",
     )
     measure_text(made, use_toy, measure)
+
+
+def setting(text: str) -> str:
+    """A NAME=VALUE of the command line, as it is."""
+    if "=" not in text:
+        raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return text
 
 
 def measure_text(

@@ -72,6 +72,8 @@ MOST_TOKENS = 1 << 20
 """Tokens of a text, positions of a network. Books are shorter."""
 MOST_BEAM = 1 << 10
 """Hypotheses of a sentence. Lists of 1,000 are ranked again in the literature; each has a row of logits."""
+MOST_SAMPLES = 1 << 16
+"""Samples of a sentence, each with a row of logits; the literature on minimum Bayes risk draws up to 4,096."""
 MOST_FACTOR = 1000.0
 """Weights, penalties and multiples, where less than 20 is usual."""
 MOST_UPDATES = 1 << 40

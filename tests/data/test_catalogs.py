@@ -170,7 +170,7 @@ def test_the_declared_encoding_is_that_of_the_line_after_the_header(tmp_path: Pa
             "that cannot be used: n/0",
         ),
         ("Ein Hund.\n", r"(?s)no pair can be used out of 1.*t\.po:1: not gettext's syntax \(Ein Hund"),
-        (HEADER, "no pair can be used out of 0"),
+        (HEADER, "no pair can be used out of 0$"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, data: str, message: str) -> None:

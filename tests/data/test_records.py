@@ -123,7 +123,7 @@ class TestTable:
             ("Ein Hund,A dog\n", "most lines have no tab"),
             ("\n\n", "most lines have no tab"),
             ("\t\na\t\n", r"(?s)no pair can be used out of 2.*t\.tsv:1: empty on both sides"),
-            ("source\ttarget\n", "no pair can be used out of 0"),
+            ("source\ttarget\n", "no pair can be used out of 0$"),
             ("a\tb\n".encode("utf-16"), "binary data, or UTF-16"),
             ("Größe\tsize\n".encode("latin-1"), "another encoding"),
         ],

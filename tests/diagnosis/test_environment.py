@@ -172,15 +172,16 @@ def test_a_torch_that_lacks_parts(fake_torch: Any) -> None:
     assert (found["torch"]["version"], found["torch"]["threads"]) == ("9.9", 3)
     assert "AttributeError" in found["torch"]["cuda"]["error"]
     assert "AttributeError" in found["devices"]["cuda"]["error"]
-    assert found["kernels"] == {"compiled": False, "reason": "plain kernels: this PyTorch has not GNU's OpenMP"}
+    assert found["kernels"] == {"compiled": False, "reason": "plain kernels: this PyTorch does not use GNU's OpenMP"}
 
 
-def test_a_torch_that_ends_the_process(fake_torch: Any) -> None:
+@pytest.mark.parametrize(("number", "name"), [("SIGILL", "SIGILL"), ("SIGRTMIN + 3", "signal ")])
+def test_a_torch_that_ends_the_process(fake_torch: Any, number: str, name: str) -> None:
     """As code that uses an instruction which the processor lacks."""
-    fake_torch("import os, signal\nos.kill(os.getpid(), signal.SIGILL)")
+    fake_torch(f"import os, signal\nos.kill(os.getpid(), signal.{number})")
     found = environment.probe()
     assert found["packages"] == {}
-    assert "was ended by SIGILL" in found["torch"]["error"]
+    assert f"was ended by {name}" in found["torch"]["error"]
     assert found["products"] == {"error": environment.NOT_REACHED}
     assert [problem.partition(":")[0] for problem in environment._broken(found)] == ["torch"]
 

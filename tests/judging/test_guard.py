@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator
-from multihead.errors import InputError
+from multihead.errors import InputError, SettingsError
 from multihead.judging import guard
 from multihead.judging.guard import (
     GuardedTranslation,
@@ -29,6 +29,12 @@ from multihead.translating.searching import Translation
 MARK, RETRY = GuardSettings(), GuardSettings(mode="retry", beam=5, samples=3)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("setting", ["beam", "samples", "no_repeat"])
+def test_what_no_search_takes_is_refused_before_any_line_is_suspicious(setting: str) -> None:
+    with pytest.raises(SettingsError, match=setting):
+        GuardSettings(**{setting: 1 << 40})
 
 
 @pytest.fixture(scope="module")

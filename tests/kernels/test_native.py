@@ -296,7 +296,7 @@ def test_without_any_folder_the_plain_form_is_taken_and_said(temporary, copied, 
         (copied / "temporary" / f"multihead-{os.getuid()}").touch()
     found = load_kernels()
     assert found.library is None
-    assert found.reason.startswith("plain kernels: they cannot be kept: this user has no home folder")
+    assert found.reason.startswith("plain kernels: they cannot be stored: this user has no home folder")
     assert "\n" not in found.reason
 
 

@@ -274,7 +274,8 @@ def check_complete(paths: Sequence[Path], what: str, expected: int, number: int,
         message = f"has changed: {expected:,} {what} were counted, {number:,} are there now; start again"
         raise DataError(message, " or ".join(map(str, paths)))
     if not kept:
-        raise DataError(f"no pair can be used out of {number:,}:\n{report.summary()}", paths[0])
+        why = report.summary()
+        raise DataError(f"no pair can be used out of {number:,}" + (f":\n{why}" if why else ""), paths[0])
 
 
 def decoded_lines(path: str | Path, report: Report) -> Iterator[tuple[int, str]]:

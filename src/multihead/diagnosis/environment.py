@@ -234,7 +234,8 @@ def probe() -> Facts:
 
 def _ending(status: int) -> str:
     if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
+        names = {one.value: one.name for one in signal.Signals}
+        return f"was ended by {names.get(-status, f'signal {-status}')}"  # those for real time have no names
     return f"ended with status {status}" if status < 256 else f"ended with status {status:#x}"
 
 

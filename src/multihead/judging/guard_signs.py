@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from multihead.configuration import Settings
+from multihead.configuration import MOST_BEAM, MOST_SAMPLES, MOST_TOKENS, Settings
 
 if TYPE_CHECKING:
     from multihead.translating.lengths import Lengths
@@ -56,11 +56,11 @@ class GuardSettings(Settings):
     """A translation is suspicious from this score on (`guard_signs.suspicion`)."""
     closer: bool = False
     """Also run each translation through the model: source words never attended to, and the least probable token."""
-    beam: int = Field(default=10, ge=1)
+    beam: int = Field(default=10, ge=1, le=MOST_BEAM)
     """Beam of the second search."""
-    no_repeat: int = Field(default=3, ge=0)
+    no_repeat: int = Field(default=3, ge=0, le=MOST_TOKENS)
     """Length of token sequences that may not repeat in the second search and in samples; 0 allows all."""
-    samples: int = Field(default=16, ge=2)
+    samples: int = Field(default=16, ge=2, le=MOST_SAMPLES)
     """Number of samples drawn if the second search does not help."""
     epsilon: float = Field(default=0.02, gt=0, le=1)
     """Samples are drawn from tokens at least this probable."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, Settings, build
+from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, MOST_SAMPLES, Settings, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.terms import Terms
@@ -25,14 +25,10 @@ Phrases = Sequence[str | Sequence[str]]
 """What must appear in a translation: words or phrases, each in one spelling or as alternatives."""
 
 
-_MOST_SAMPLES = 1 << 16
-"""Samples of a sentence, each with a row of logits; the literature on minimum Bayes risk draws up to 4,096."""
-
-
 class Sampling(Settings):
     """How translations are drawn instead of searched (`decoding.sampling`)."""
 
-    sample: int = Field(default=1, ge=1, le=_MOST_SAMPLES)
+    sample: int = Field(default=1, ge=1, le=MOST_SAMPLES)
     """Draw this many translations of each line from the model's distribution, instead of searching for the best."""
     temperature: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """Draw from p^(1/T): below 1 sharper, above 1 flatter than the model's distribution."""

@@ -270,6 +270,8 @@ class Translator:
     def toward(self, languages: Languages) -> Translator:
         """This translator for another direction of a model that has several; the network is the same one.
 
+        It has no reverse model and no judge: those of this translator have its direction.
+
         Raises:
             ConfigurationError: the model has no such direction, or has several and they do not say which.
         """
@@ -277,6 +279,7 @@ class Translator:
         other._origin = self
         other.bundle = self.bundle.toward(languages)
         other.bundle.require_direction("the model")
+        other.reverse = other.judge = None
         return other
 
     @property

@@ -82,6 +82,17 @@ def test_the_symbol_decides_which_language_is_written(run: Path) -> None:
     assert found == {code: sentence([0, 1], code) for code in ("de", "fr")}
 
 
+def test_another_direction_has_no_reverse_model_and_no_judge(run: Path) -> None:
+    """Those of the first direction would score sentences in other languages."""
+    one = Translator.load(run, languages=Languages("de", "en"))
+    back = one.toward(Languages("en", "de"))
+    chosen = one.with_reverse(back).with_judge(one)
+    assert (chosen.reverse, chosen.judge) == (back, one)
+    other = chosen.toward(Languages("en", "fr"))
+    assert (other.reverse, other.judge) == (None, None)
+    assert (chosen.reverse, chosen.judge) == (back, one)
+
+
 def test_a_direction_is_asked_for(run: Path) -> None:
     assert Translator.load(run, languages=Languages(source="fr")).bundle.target_language == "en"
     assert Translator.load(run, languages=Languages(target="EN")).bundle.source_language is None

@@ -160,7 +160,7 @@ def _load(source: Library, announce: Announce | None) -> Native:
 def check(status: int) -> None:
     """Raise `MemoryError` if a kernel could not allocate its scratch memory; its results are then undefined."""
     if status:
-        raise MemoryError("a compiled kernel has not enough memory")
+        raise MemoryError("a compiled kernel ran out of memory")
 
 
 _is_child = False
@@ -295,7 +295,7 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
         try:
             path = build(f"{library.name}.so", key, folders, compile_to, say, checks)
         except OSError as error:
-            raise BuildError(f"they cannot be kept: {error}") from error
+            raise BuildError(f"they cannot be stored: {error}") from error
         loaded = verified(path)
         if loaded is None:
             raise BuildError(f"{path} was removed or changed after it was built")
@@ -418,7 +418,7 @@ def _loaded_openmp() -> ctypes.CDLL:
         torch.get_num_threads()  # makes PyTorch load it
         found = _mapped_openmp(bundled=True)
     if found is None:
-        raise BuildError("this PyTorch has not GNU's OpenMP")
+        raise BuildError("this PyTorch does not use GNU's OpenMP")
     return found
 
 
