@@ -1,4 +1,7 @@
-"""All instruction-set levels of this processor compute the same; `make test` runs the lowest."""
+"""Every level of instructions computes the same: those of this processor, and AVX-VNNI where it is emulated.
+
+`make test` runs the lowest.
+"""
 
 from __future__ import annotations
 

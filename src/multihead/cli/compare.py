@@ -97,9 +97,9 @@ def compare(
 
     models = count_models(systems)
     sides = {"source_language": languages.source, "target_language": languages.target}
-    for name in (*wishes, *(name for name, code in sides.items() if code is not None)):
-        if not models and all(map(Path.exists, systems)):
-            raise ConfigurationError(f"{flag_name(name)} is for models, and all SYSTEMS are files: leave it out")
+    of_models = [*wishes, *(name for name, code in sides.items() if code is not None)]
+    if of_models and not models and all(map(Path.exists, systems)):
+        raise ConfigurationError(f"{flag_name(of_models[0])} is for models, and all SYSTEMS are files: leave it out")
     with counter("translated", "sentences", lines * models) as count:
         result = run(
             *systems,

@@ -364,21 +364,21 @@ def _with_draft(translator: Translator, draft: Path, samples: bool) -> Translato
         FormatError: the folder is not a model.
         ConfigurationError: it does not fit, or the search is not a compiled greedy one.
     """
-    from multihead.translating.searching import Constraints, uncompiled_reason
     from multihead.translating.translator import Translator
 
-    search = translator.search_settings()
+    beam = translator.search_settings().beam
     if samples:
         raise ConfigurationError(
             "--draft guesses for greedy search, and --sample was given: leave out --draft or --sample"
         )
-    if search.beam > 1:
+    if beam > 1:
         raise ConfigurationError(
-            f"--draft guesses for greedy search, and the beam is {search.beam}: add --beam 1, or leave out --draft"
+            f"--draft guesses for greedy search, and the beam is {beam}: add --beam 1, or leave out --draft"
         )
     if not translator.compiled:
-        reason = uncompiled_reason(search, Constraints()) or translator.engines(search.precision)
-        raise ConfigurationError(f"--draft guesses for the compiled search, and {reason}: leave out --draft")
+        raise ConfigurationError(
+            f"--draft guesses for the compiled search, and {translator.uncompiled}: leave out --draft"
+        )
     if translator.datastore is not None:
         raise ConfigurationError("--draft does not work with a datastore: leave out --draft or --datastore")
     bundle = translator.bundle

@@ -11,14 +11,14 @@ error. Sampling cannot backtrack, so it raises the error at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.decoding.search import Symbols
+from multihead.decoding.search import Symbols, check_forced
 from multihead.errors import ConfigurationError, ShapeError
 
 
@@ -188,9 +188,9 @@ class Forced:
 
     symbols: tuple[int, ...]
 
-    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:  # noqa: ARG002
         """Raise ConfigurationError if a length limit leaves no room for the end symbol."""
-        replace(symbols, forced=self.symbols).check_limits(limits.tolist())
+        check_forced(self.symbols, limits.tolist())
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
         """While the symbols are incomplete, permit the next one only, with log-probability 0."""

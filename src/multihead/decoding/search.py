@@ -227,10 +227,11 @@ class Symbols:
         if min(self.begin, self.end, *self.forbidden, *self.forced) < 0:
             raise ConfigurationError(f"symbols are ids counted from 0, got {self}")
 
-    def check_limits(self, limits: Sequence[int]) -> None:
-        """Raise ConfigurationError if a length limit leaves no room for the end symbol after the forced ones."""
-        if self.forced and limits and min(limits) <= len(self.forced):
-            raise ConfigurationError(
-                f"every translation of this model begins with {len(self.forced)} fixed symbols, which do not fit with "
-                f"the end symbol into a length limit of {min(limits)}: raise the limit to {len(self.forced) + 1}"
-            )
+
+def check_forced(forced: Sequence[int], limits: Sequence[int]) -> None:
+    """Raise ConfigurationError if a length limit leaves no room for the end symbol after the forced symbols."""
+    if forced and limits and min(limits) <= len(forced):
+        raise ConfigurationError(
+            f"every translation of this model begins with {len(forced)} fixed symbols, which do not fit with the end "
+            f"symbol into a length limit of {min(limits)}: raise the limit to {len(forced) + 1}"
+        )

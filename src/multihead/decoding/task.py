@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from multihead.decoding.search import LengthPenalty, Search, Symbols, divisor
+from multihead.decoding.search import LengthPenalty, Search, Symbols, check_forced, divisor
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.platforms import widest_float
 
@@ -102,7 +102,7 @@ class SearchTask:
             least = [search.least(size) for size in sizes] if most is None else 0
         limits = _limits([search.limit(size) for size in sizes] if most is None else most, len(sizes))
         minimums = _minimums(least, limits)
-        self.symbols.check_limits(limits)
+        check_forced(self.symbols.forced, limits)
         if self.restrictions:  # those of the search and of the symbols need no further check, so none needs torch
             import torch
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from multihead.configuration import Settings
 from multihead.data.corpus import Languages, Report, language_of, normalize_code
@@ -112,13 +113,14 @@ def local_files(settings: PrepareSettings) -> list[str]:
 
     Patterns and folders stand for the files that they match now.
     """
+    corpora = (*_named_corpora(settings), *_named_valid(settings))
+    sides = chain.from_iterable((one.source, one.target) for one in corpora)
     found: list[str] = []
-    for one in (*_named_corpora(settings), *_named_valid(settings)):
-        for named in (one.source, one.target):
-            for path in named if isinstance(named, tuple) else (named,):
-                if path is not None and url_of(path) is None:
-                    with suppress(DataError):  # no file has such a name any more
-                        found += [str(file) for file, _ in shards(path) if file.is_file()]
+    for path in chain.from_iterable(side if isinstance(side, tuple) else (side,) for side in sides):
+        if path is None or url_of(path) is not None:
+            continue
+        with suppress(DataError):  # no file has such a name any more
+            found += [str(file) for file, _ in shards(path) if file.is_file()]
     return found
 
 

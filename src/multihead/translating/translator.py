@@ -530,11 +530,7 @@ class Translator:
         Raises:
             ConfigurationError: it does not, and nothing else supports the precision.
         """
-        copies = samples and bool(self.bundle.target_tokenizer.copied)
-        reason: str | None = "samples with placeholders are not compiled" if copies else None
-        reason = reason or uncompiled_reason(search, constraints)
-        shortlist = self.shortlist if search.shortlist and reason is None else None
-        engine = reason or self._get_engine(search.precision, shortlist)
+        engine = self._engine_or_reason(search, constraints, samples)
         if isinstance(engine, CompiledSearch):
             return engine
         if self.datastore is not None:
@@ -542,6 +538,16 @@ class Translator:
         if search.precision != "float32":
             raise ConfigurationError(f"precision {search.precision} is not available here: {engine}; use float32")
         return None
+
+    def _engine_or_reason(
+        self, search: Search, constraints: Constraints, samples: bool = False
+    ) -> CompiledSearch | str:
+        """The compiled search, or the reason why it does not support what is asked for."""
+        copies = samples and bool(self.bundle.target_tokenizer.copied)
+        reason: str | None = "samples with placeholders are not compiled" if copies else None
+        reason = reason or uncompiled_reason(search, constraints)
+        shortlist = self.shortlist if search.shortlist and reason is None else None
+        return reason or self._get_engine(search.precision, shortlist)
 
     def _get_engine(self, precision: Precision, shortlist: Shortlist | None) -> CompiledSearch | str:
         """The compiled search of the model or the ensemble, or the reason why there is none."""
@@ -670,6 +676,12 @@ class Translator:
     def compiled(self) -> bool:
         """Whether its searches run as compiled code, unless a single one asks for something that is not compiled."""
         return self.engine is not None
+
+    @property
+    def uncompiled(self) -> str | None:
+        """Why its searches do not run as compiled code; None if they do."""
+        found = self._engine_or_reason(self._own, Constraints())
+        return found if isinstance(found, str) else None
 
     @property
     def engine(self) -> CompiledSearch | None:
