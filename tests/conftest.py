@@ -23,7 +23,6 @@ import processes
 import pytest
 import signatures
 import torch
-from jaxtyping import config as jaxtyping_config
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -109,6 +108,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of the slowest files first."""
     last = len(SLOWEST)
     items.sort(key=lambda item: next((i for i, name in enumerate(SLOWEST) if str(item.path).endswith(name)), last))
+
+
+def pytest_runtest_setup() -> None:
+    """Begin to count the calls whose signatures are checked only now and then."""
+    signatures.calls.clear()
 
 
 def pytest_collection_finish() -> None:
@@ -303,21 +307,10 @@ def compiled() -> WithoutKernels:
     return without_kernels
 
 
-@contextlib.contextmanager
-def disabled_checks() -> Iterator[None]:
-    """Disable the signature checks, which take half the time of an update of a small network."""
-    before = jaxtyping_config.jaxtyping_disable
-    jaxtyping_config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping_config.update("jaxtyping_disable", before)
-
-
 @pytest.fixture(scope="session")
 def without_checks() -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context without signature checks, for long trainings; shorter ones check the same signatures."""
-    return disabled_checks
+    return signatures.disabled
 
 
 @pytest.fixture
@@ -416,7 +409,7 @@ def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {**numbers.train, **numbers.valid}
 
     def train(folder: Path) -> None:
-        with disabled_checks():
+        with signatures.disabled():
             numbers.learn(folder / "run", **files, **{**numbers.settings, **options})
 
     made = made_once(tmp_path_factory, "trained", train)

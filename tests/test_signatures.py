@@ -217,3 +217,15 @@ def test_the_package_is_checked():
     forward = MultiHeadAttention.forward
     assert isinstance(forward, FunctionType)
     assert forward.__code__.co_filename == signatures.__file__
+
+
+def test_repeated_calls_are_checked_now_and_then():
+    """The first four of a test and every sixteenth; what is not checked calls functions that are not checked either."""
+    inner = signatures.checked(plain, typechecker=beartype)
+
+    def repeated(word: str) -> str:
+        return inner(word)
+
+    call = signatures._some_of(signatures.checked(repeated, typechecker=beartype))
+    assert [number for number in range(1, 40) if refused(lambda: call("wrong"))] == [1, 2, 3, 4, 16, 32]
+    assert refused(lambda: inner("wrong"))

@@ -33,7 +33,7 @@ def read_uses_file(run: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise damaged(run, error) from None
     if not isinstance(content, dict):
         raise damaged(run, TypeError())

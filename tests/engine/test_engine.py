@@ -52,7 +52,7 @@ def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> Non
         expected = beam_search(model, *drawn.padded(sources), *drawn.split(drawn.symbols, **asked))  # type: ignore[arg-type]
         found = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=2)  # type: ignore[arg-type]
         same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
-        assert sum(same) >= len(same) - 1  # a near-tie
+        assert sum(same) >= len(same) - 1  # a near tie
 
 
 @pytest.mark.parametrize("beam", [1, 3])

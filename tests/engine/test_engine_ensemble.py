@@ -58,7 +58,7 @@ def test_it_finds_what_the_ensemble_in_pytorch_finds(
     expected = beam_search(plain, *drawn.padded(sources), *drawn.split(drawn.symbols, **asked))
     found = EngineEnsemble(members, mean, weights).search(sources, *drawn.split(drawn.symbols, **asked), workers=2)
     same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
-    assert sum(same) >= len(same) - 1  # a near-tie
+    assert sum(same) >= len(same) - 1  # a near tie
 
 
 @pytest.mark.parametrize("mean", MEANS)

@@ -59,7 +59,7 @@ def test_it_finds_what_masking_in_pytorch_finds(drawn: Any, beam: int) -> None:
     expected = beam_search(masked, *drawn.padded(sources), *drawn.split(drawn.symbols, **asked))
     found = Engine(model, shortlist=shortlist).search(sources, *drawn.split(drawn.symbols, **asked))
     same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
-    assert sum(same) >= len(same) - 1  # a near-tie
+    assert sum(same) >= len(same) - 1  # a near tie
     for source, hypotheses in zip(sources, found, strict=True):
         assert all(set(one.tokens) <= set(shortlist.of(source).tolist()) for one in hypotheses)
 

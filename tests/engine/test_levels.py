@@ -57,7 +57,7 @@ def test_the_search_of_a_level_is_that_of_pytorch(drawn: Any, kind: str, level: 
     expected = beam_search(model, *drawn.padded(sources), *settings)
     found = Engine(model).search(sources, *settings, workers=2)
     same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
-    assert sum(same) >= len(same) - 1  # a near-tie
+    assert sum(same) >= len(same) - 1  # a near tie
 
 
 @pytest.mark.parametrize("precision", [one for one in PRECISIONS if one != "float32"])

@@ -41,7 +41,7 @@ def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bo
     engine, asked = Engine(model, "bfloat16"), {"max_lengths": 1, "beam": 1}
 
     def scores(of: Engine) -> torch.Tensor:
-        """Probabilities of the first symbol, which is the same except in a near-tie."""
+        """Probabilities of the first symbol, which is the same except in a near tie."""
         return torch.tensor(
             [one.log_probability for (one,) in of.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)]
         )

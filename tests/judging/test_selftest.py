@@ -146,7 +146,7 @@ def test_the_command_prints_the_number(call: Any, trained: Path, texts: list[str
     found = json.loads(call(*words, "--json").out)
     assert (found["lines"], found["unproved"]) == (len(texts), [])
     assert ended.text.splitlines()[-1] == (
-        f"{len(found['differing'])} of {len(texts)} lines differ, {len(found['differing'])} of them near-ties"
+        f"{len(found['differing'])} of {len(texts)} lines differ, {len(found['differing'])} of them near ties"
     )
     plain = json.loads(call(*words, "--json", "--plain").out)
     assert plain["compiled"] is False
@@ -163,7 +163,7 @@ def test_the_command_fails_with_the_lines_named(
     ended = call("selftest", "batch", trained, "--source", source, "--size", 2, "--beam", 1)
     assert ended.status == 1
     assert ended.err.endswith(f"depend on the batch by more than rounding: {', '.join(map(str, lines))}\n")
-    assert ended.text.count("not a near-tie") >= len(lines) > 0
+    assert ended.text.count("not a near tie") >= len(lines) > 0
     for words, said in (
         (("--size", 0), "--size: expected at least 1"),
         (("--bound", -1), "a bound of at least 0"),

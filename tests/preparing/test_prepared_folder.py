@@ -101,13 +101,13 @@ def test_the_same_wishes_may_be_repeated(ready, numbers, text, model, tmp_path):
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ({"vocab_size": 300}, "vocab_size is 320 there, asked for was 300"),
-        ({"held_out": 21}, "held_out is 20 there, asked for was 21"),
+        ({"vocab_size": 300}, "vocab_size is 320 there, not 300"),
+        ({"held_out": 21}, "held_out is 20 there, not 21"),
         (
             {"max_tokens": 99, "min_frequency": 5},
             "min_frequency is 2 there.*max_tokens is 256|max_tokens is 256.*min_fr",
         ),
-        ({"source": "other.de"}, "asked for was other.de"),
+        ({"source": "other.de"}, "not other.de"),
         ({"corpus": ["a b"]}, "corpus is not given there"),
     ],
 )

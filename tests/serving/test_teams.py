@@ -170,7 +170,7 @@ def test_a_run_can_be_anywhere_and_must_be_whole(run: Path, trained: Path, tmp_p
         return {str(team.name): team for team in read_uses(tmp_path)}
 
     assert read([{"use": "the model alone", "flags": []}]) == {"model alone": Team(name="model alone")}
-    for broken in ("{", [], [{}], [{"use": "a", "flags": ["--with"]}], 5):
+    for broken in ("{", "[" * 100_000, [], [{}], [{"use": "a", "flags": ["--with"]}], 5):
         with pytest.raises(FormatError, match=f"{USES}: "):
             read(broken)
     with pytest.raises(FormatError, match="names the model forward-1, which is not in"):

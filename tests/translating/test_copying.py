@@ -99,7 +99,7 @@ def test_samples_prefixes_phrases_and_groups_copy_too() -> None:
 
 
 def test_what_lacks_nothing_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second search needs PyTorch, and the number of threads can decide near-ties in it."""
+    """The second search needs PyTorch, and the number of threads can decide near ties in it."""
     translator, text = UNTRAINED[True], "Hund 48213"
     tokenizer = translator.bundle.target_tokenizer
     options = LineOptions(TranslationRequest(translator.search_settings()))

@@ -66,7 +66,7 @@ def batch(
 ) -> None:
     """Translate each line alone, in batches, all together and in another order, and count lines that differ.
 
-    A line that differs is either proved to be a near-tie, which rounding decides, or reported as a fault with exit
+    A line that differs is either proved to be a near tie, which rounding decides, or reported as a fault with exit
     status 1. RUN is a run or model folder.
     """
     from multihead.cli.options import check_search
@@ -112,11 +112,11 @@ def _as_text(report: BatchReport) -> str:
     rows = [f"{report.lines:,} lines, alone and in batches, searched by {searched}"]
     rows += [f"{name}: {count:,} lines differ" for name, count in report.passes.items()]
     for one in report.differences:
-        proof = one.proof or "not a near-tie"
+        proof = one.proof or "not a near tie"
         rows.append(f"line {one.line}, {one.where}: {proof}, scores {one.scores[0]:.6f} and {one.scores[1]:.6f}")
         rows += [f"  alone       {one.alone}", f"  in a batch  {one.other}"]
     proved = len(report.differing) - len(report.unproved)
-    rows.append(f"{len(report.differing):,} of {report.lines:,} lines differ, {proved:,} of them near-ties")
+    rows.append(f"{len(report.differing):,} of {report.lines:,} lines differ, {proved:,} of them near ties")
     return "\n".join(rows)
 
 

@@ -40,12 +40,12 @@ class FindingKind(NamedTuple):
 
 
 FINDING_KINDS: dict[str, FindingKind] = {
-    "unequal-lines": FindingKind("align the files anew: line n of the one must translate line n of the other", error=0),
+    "unequal-lines": FindingKind("align the files: line n of one must translate line n of the other", error=0),
     "misaligned": FindingKind(
         "compare both files around the first line named: a line is missing or extra there", error=0
     ),
     "unrelated": FindingKind(
-        "were the lines of one file shuffled or sorted, or is it another text? Pair the files anew", error=0
+        "were the lines of one file shuffled or sorted, or is it another text? Pair the files again", error=0
     ),
     "changed": FindingKind(
         "the findings describe the files as they are now; to check the text of the training, restore it, or run the "
@@ -159,7 +159,7 @@ _CLEANED = frozenset(
 _BEFORE_CLEANING = frozenset(
     ["unequal-lines", "misaligned", "unrelated", "unreadable", "swapped-files", "wrong-language"]
 )
-"""What has to be mended first, because it is not about single pairs."""
+"""What has to be repaired first, because it is not about single pairs."""
 
 
 class FilePair(NamedTuple):

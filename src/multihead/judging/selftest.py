@@ -1,14 +1,14 @@
 """Self-test: translations must not depend on the batch, up to rounding.
 
 Matrix products of different sizes sum in a different order, so log-probabilities differ in their last bits. Where two
-hypotheses are equally good up to that, a search may find either. Such a near-tie is *proved* in one of two ways, with e
+hypotheses are equally good up to that, a search may find either. Such a near tie is *proved* in one of two ways, with e
 the bound on the effect of rounding on a log-probability or a score:
 
 * equal scores: the scores of both hypotheses, each from forced decoding of the sentence alone (`decoding.scoring`),
   differ by at most e; or
 * a close decision: the search of the sentence alone finds the other hypothesis once every log-probability except those
   along that hypothesis is lowered by e (`PathFavoringNetwork`). This is the backward error of the search. It is needed
-  because a near-tie early in a greedy search, or at the edge of a beam, can lead to scores that are far apart.
+  because a near tie early in a greedy search, or at the edge of a beam, can lead to scores that are far apart.
 
 A line that differs without such a proof depends on the other lines of its batch, which is a fault.
 """
@@ -60,7 +60,7 @@ class Difference:
     scores: tuple[float, float]
     """log p(y | x) / penalty(|y|) of both, from forced decoding of the line alone."""
     proof: str | None
-    """Why this is a near-tie; None if it is not."""
+    """Why this is a near tie; None if it is not."""
 
 
 @dataclass(frozen=True)

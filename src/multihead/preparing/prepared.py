@@ -276,7 +276,7 @@ def _check_settings(folder: Path, manifest: Manifest, settings: Settings) -> Non
     decided = {**manifest.data.model_dump(mode="json"), **manifest.asked}
     given = given_settings(settings)
     differing = [
-        f"{name} is {decided.get(name, 'not given')} there, asked for was {given[name]}"
+        f"{name} is {decided.get(name, 'not given')} there, not {given[name]}"
         for name in PrepareSettings.model_fields
         if name not in ("from_model", "seed") and name in given and decided.get(name) != given[name]
     ]
