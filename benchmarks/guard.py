@@ -150,9 +150,9 @@ def retried(
 
 def made(folder: Path) -> tuple[Translator, list[str], list[str]]:
     """A small model trained on generated sentences, and sentences that it has not seen."""
-    pairs = [(one.source, one.target) for one in generate("de", "en", 400, seed=0)]
+    pairs = [(one.source, one.target) for one in generate("de", "en", 200, seed=0)]
     for side, name in enumerate(("train.de", "train.en")):
-        (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs[:-8]), encoding="utf-8")
+        (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs[:-4]), encoding="utf-8")
     sizes: dict[str, Any] = {
         "width": 32,
         "heads": 2,
@@ -165,13 +165,13 @@ def made(folder: Path) -> tuple[Translator, list[str], list[str]]:
         source=folder / "train.de",
         target=folder / "train.en",
         output=folder / "run",
-        held_out=8,
-        updates=30,
+        held_out=4,
+        updates=10,
         batch_tokens=256,
         say=lambda _: None,
         **sizes,
     )
-    return result.translator(), [source for source, _ in pairs[-8:]], [target for _, target in pairs[-8:]]
+    return result.translator(), [source for source, _ in pairs[-4:]], [target for _, target in pairs[-4:]]
 
 
 def data(arguments: Namespace, folder: Path) -> tuple[Translator, list[str], list[str]]:

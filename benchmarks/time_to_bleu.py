@@ -68,7 +68,7 @@ def use_toy(arguments: Namespace, folder: Path) -> None:
     """Train on generated numbers, in ``folder``, for a second; only the first level can be reached."""
     write_toy(folder)
     arguments.data, arguments.output, arguments.vocab_size = folder, folder / "out", 400
-    arguments.budget, arguments.peer_time, arguments.every = "1s", "0.4s", 0.1
+    arguments.budget, arguments.peer_time, arguments.every = "1s", "0.4s", 0.2
     arguments.levels = [0.0, 99.0]
 
 

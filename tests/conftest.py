@@ -175,7 +175,7 @@ def look_for_faults(no_look_for_faults: Callable[..., None], monkeypatch: pytest
 def no_stacks_of_seeds() -> Iterator[None]:
     """Save 1 ms per `torch.manual_seed`, which formats the stack as text for each device type that is not in use."""
     with pytest.MonkeyPatch.context() as patch:
-        for device in (torch.cuda, torch.xpu):
+        for device in (torch.cuda, torch.xpu, torch.mtia):
             patch.setattr(device, "traceback", SimpleNamespace(format_stack=list), raising=False)
         yield
 

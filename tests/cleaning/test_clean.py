@@ -115,7 +115,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(
     assert not (tmp_path / "out" / "kept.tsv").exists()
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "warm_processes")
 def test_several_processes_give_the_same_bytes(text: tuple[Path, Path], held_out: list[str]) -> None:
     one, several = (outputs(text[0].parent / name) for name in ("one", "several"))
     clean(*text, one, held_out=held_out)

@@ -124,19 +124,34 @@ print(json.dumps(usual), file=sys.stderr)
 """
 
 
+THREADS = """
+import ctypes, importlib.util
+from pathlib import Path
+
+found = importlib.util.find_spec("torch")
+library = Path(found.origin).parent / "lib" / "libtorch_cpu.so"
+try:  # importing all of PyTorch takes seconds
+    theirs = ctypes.CDLL(str(library))._ZN2at15get_num_threadsEv()
+except (OSError, AttributeError):
+    import torch
+    theirs = torch.get_num_threads()
+print(theirs)
+"""
+"""Prints `torch.get_num_threads()`."""
+
+
 def test_the_command_translates_without_torch_what_it_translates_with_it(models: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     words = [sys.executable, "-c", PROGRAM, str(models), ",".join(WITHOUT_TORCH), json.dumps(LINES)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    program = "import torch; print(torch.get_num_threads())"  # by default as many threads as PyTorch takes
-    usual = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+    # By default, as many threads as PyTorch takes.
+    usual = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, check=True).stdout
     assert json.loads(done.stderr.splitlines()[-1]) == int(usual)
 
 
 def test_more_threads_than_cores_are_as_many_as_pytorch_takes() -> None:
-    program = "from multihead.kernels.native.threads import usual_threads\nfound = usual_threads()\nimport torch\n"
-    program += "print(found, torch.get_num_threads())"
+    program = f"from multihead.kernels.native.threads import usual_threads\nprint(usual_threads())\n{THREADS}"
     environment = {**os.environ, "OMP_NUM_THREADS": "64"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     ours, theirs = done.stdout.split()

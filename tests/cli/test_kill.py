@@ -90,9 +90,12 @@ def settings(numbers: Numbers) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(
+    numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, without_checks: Any
+) -> Path:
     output = tmp_path_factory.mktemp("uninterrupted") / "run"
-    numbers.learn(output, **settings)
+    with without_checks():
+        numbers.learn(output, **settings)
     return output
 
 

@@ -136,10 +136,13 @@ def settings(numbers: Numbers) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(
+    numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, without_checks: Any
+) -> Path:
     """The same run, trained by one process."""
     output = tmp_path_factory.mktemp("alone") / "run"
-    numbers.learn(output, **settings)
+    with without_checks():
+        numbers.learn(output, **settings)
     return output
 
 
@@ -160,7 +163,7 @@ def assert_same_run(numbers, one, other):
     assert math.isfinite(records(one)[-1]["loss"])
 
 
-def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, forked):
+def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, forked, without_checks):
     """They train the same run as one process; any number of processes can resume it."""
     forked.start(2)
     assert forked.wait_for("24/40  epoch"), forked.said()
@@ -175,7 +178,8 @@ def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, s
     assert "2 processes with 1 processor thread" in forked.said()
     assert forked.said().count("20/40  epoch") == 1
     said = []
-    numbers.learn(forked.run, **settings, say=said.append)
+    with without_checks():
+        numbers.learn(forked.run, **settings, say=said.append)
     assert said[0] == f"going on after update {step} of 40"
     assert not any(line.startswith("  other ") for line in said)  # it computes both shares: see the next test
     assert_same_run(numbers, alone, forked.run)

@@ -25,13 +25,13 @@ def test_a_flag_is_the_setting_of_that_name(call, trained, flags, settings):
     translator = Translator.load(trained)
 
     def rows(wanted):
-        found = translator.searching(beam=4, **wanted).n_best(GIVEN, 2)
+        found = translator.searching(beam=4, max_length=20, **wanted).n_best(GIVEN, 2)
         return [f"{number}\t{one.score:.4f}\t{one.text}" for number, row in enumerate(found, start=1) for one in row]
 
     expected = rows(settings)
     for name in settings:
         assert rows({other: value for other, value in settings.items() if other != name}) != expected, name
-    ended = call("translate", trained, "--beam", 4, "--n-best", 2, *flags, given=BYTES)
+    ended = call("translate", trained, "--beam", 4, "--max-length", 20, "--n-best", 2, *flags, given=BYTES)
     assert ended.status == 0
     assert ended.text.split("\n")[:-1] == expected
 

@@ -13,13 +13,20 @@ import sacrebleu
 from multihead import Translator
 from multihead.bundle import save_bundle
 from multihead.cli.translate import ChoosingFlags
+from multihead.judging import error_rate_training
 from multihead.judging.tune import tune
 from multihead.translating.companions import Companions
 from multihead.translating.request import USUAL, Sampling, TranslationRequest, Weights
 
-pytestmark = pytest.mark.usefixtures("one_thread", "fewer_splits")
+pytestmark = pytest.mark.usefixtures("one_thread", "fewer_splits", "fewer_lines")
 
 BYTES = b"eins zwei\n\nsieben\n"
+
+
+@pytest.fixture
+def fewer_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search for weights along two random lines a round; how good they are is tested with `error_rate_training`."""
+    monkeypatch.setattr(error_rate_training, "_LINES", 2)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def back(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def valid(numbers: Any, tmp_path: Path) -> tuple[object, ...]:
-    written = numbers.write(tmp_path, "given", numbers.pairs(20, 91))
+    written = numbers.write(tmp_path, "given", numbers.pairs(8, 91))
     return tuple(word for side in ("source", "target") for word in (f"--{side}", written[side]))
 
 

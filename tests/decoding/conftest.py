@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -68,15 +69,20 @@ class ToyStepper:
         return [rows for event, rows in self.log if event == "step"]
 
 
+@functools.cache
 def random_table(seed: int, dtype: torch.dtype = torch.float64, levels: int = 0) -> Table:
     """Random but fixed log-probabilities that depend on the whole source and prefix; ``levels`` make ties."""
 
-    def table(source: Prefix, prefix: Prefix) -> torch.Tensor:
+    @functools.cache
+    def drawn(source: Prefix, prefix: Prefix) -> torch.Tensor:
         generator = torch.Generator().manual_seed(hash((seed, source, prefix)) & 0x7FFFFFFF)
         if levels:
             return -torch.randint(1, levels + 1, (VOCABULARY,), generator=generator).to(dtype)
         logits = 2 * torch.randn(VOCABULARY, generator=generator, dtype=torch.float64)
         return torch.log_softmax(logits, dim=0).to(dtype)
+
+    def table(source: Prefix, prefix: Prefix) -> torch.Tensor:
+        return drawn(source, prefix).clone()  # tests change the rows that they are given
 
     return table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from multihead.models.transformer import Transformer
 END, WORDS = 2, (3, 4, 5)
 
 
+@functools.cache
 def looked(source: tuple[int, ...], prefix: tuple[int, ...], seed: int = 0) -> torch.Tensor:
     """Random but fixed attention of the symbol after ``prefix``; of a source with a 4, none to its first symbol."""
     generator = torch.Generator().manual_seed(hash((seed, source, prefix)) & 0x7FFFFFFF)

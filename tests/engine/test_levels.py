@@ -50,11 +50,12 @@ def asked(drawn: Any) -> tuple[list[list[int]], Any]:
     return sources, drawn.split(drawn.symbols, **settings)
 
 
-def test_the_search_of_a_level_is_that_of_pytorch(drawn: Any, kind: str, level: str) -> None:
+def test_the_search_of_a_level_is_that_of_pytorch(drawn: Any, kind: str, level: str, without_checks: Any) -> None:
     assert load_search_library().level == level
     model = drawn.model(kind)
     sources, settings = asked(drawn)
-    expected = beam_search(model, *drawn.padded(sources), *settings)
+    with without_checks():
+        expected = beam_search(model, *drawn.padded(sources), *settings)
     found = Engine(model).search(sources, *settings, workers=2)
     same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
     assert sum(same) >= len(same) - 1  # a near tie

@@ -280,7 +280,7 @@ def load_beside_a_writer(replaced: tuple[Path, list[Any]], loads: int) -> None:
 
 
 def test_loads_beside_a_writer_are_one_of_its_models(replaced: tuple[Path, list[Any]]) -> None:
-    load_beside_a_writer(replaced, 50)
+    load_beside_a_writer(replaced, 20)
 
 
 @pytest.mark.hostile

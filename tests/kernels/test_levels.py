@@ -156,6 +156,7 @@ def test_an_unknown_level_is_refused_with_the_levels(machine: str, monkeypatch: 
     assert str(raised.value) == f"MULTIHEAD_NATIVE_LEVEL='avx': the levels of {machine} are {names}"
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_the_command_says_so_in_one_line(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if not levels.levels():
         pytest.skip("no level is known of this architecture")

@@ -12,7 +12,7 @@ from multihead.decoding.stepper import State, Stepper
 from multihead.models.transformer import Transformer
 
 
-@pytest.fixture(params=["post", "pre", "shaw", "parallel", "unusual"])
+@pytest.fixture(scope="module", params=["post", "pre", "shaw", "parallel", "unusual"])
 def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
     parallel = {"norm": "pre", "block": "parallel"}
     kinds = {"parallel": parallel, "shaw": {"positions": "shaw", "relative_distance": 2}, "unusual": small.unusual}

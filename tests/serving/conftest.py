@@ -129,7 +129,11 @@ class Serving:
 
 
 class Servers:
-    """Starts servers and stops all of them."""
+    """Starts servers and stops all of them.
+
+    They do not collect garbage when they load a model, which takes up to half a second in a process of tests, unless a
+    test wants it.
+    """
 
     def __init__(self) -> None:
         self._ends: list[Callable[[], None]] = []
@@ -140,6 +144,7 @@ class Servers:
         threads: int = 2,
         token: str | None = None,
         sources: Any = None,
+        collect: Callable[[], object] = lambda: None,
         **settings: Any,
     ) -> Serving:
         listening, ready, log = bind("127.0.0.1", 0), threading.Event(), []
@@ -149,7 +154,7 @@ class Servers:
             asyncio.run(live())
 
         async def live() -> None:
-            scheduler = Scheduler(ServeSettings(**settings), sources or load, threads, log.append)
+            scheduler = Scheduler(ServeSettings(**settings), sources or load, threads, log.append, collect)
             server = Server(scheduler, token)
             shared.update(scheduler=scheduler, server=server, loop=asyncio.get_running_loop())
             await scheduler.start_loading()
@@ -179,6 +184,25 @@ class Servers:
     def end(self) -> None:
         for end in self._ends:
             end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_document() -> Iterator[None]:
+    """Describe the routes, which are those of every server, only once: this takes a tenth of a second."""
+    from fastapi import applications
+
+    describe = applications.get_openapi
+    described: dict[Any, Any] = {}
+
+    def remembered(**asked: Any) -> Any:
+        key = tuple((route.path, *sorted(route.methods)) for route in asked["routes"])
+        if key not in described:
+            described[key] = describe(**asked)
+        return described[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applications, "get_openapi", remembered)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -169,7 +169,8 @@ def test_a_token_is_documented_where_one_is_asked_for(servers: Servers, translat
     assert described["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
 
 
-def test_examples_are_what_they_are_examples_of(client: Client) -> None:
+def test_examples_are_what_they_are_examples_of(servers: Servers, translator: Translator) -> None:
+    client, answered = servers.start(lambda: translator.searching(max_length=12)).client, list[Any]()
     described = client.get("/openapi.json").json
     for path in ("/translate", "/translate/stream"):
         route = described["paths"][path]["post"]
@@ -177,7 +178,9 @@ def test_examples_are_what_they_are_examples_of(client: Client) -> None:
         assert schema["examples"]
         for example in schema["examples"]:
             assert list(problems(schema, example, described)) == []
-            assert client.post(**example).status == 200
+            if example not in answered:  # both routes have the same ones
+                assert client.post(**example).status == 200
+                answered.append(example)
         for status, said in route["responses"].items():
             fault = said["content"].get("application/json", {"examples": {}})
             assert status == "200" or fault["examples"]
@@ -236,7 +239,7 @@ def asked_in(page: str) -> Iterator[tuple[str, dict[str, str], bytes]]:
 
 
 def test_the_calls_of_the_page_are_answered(servers: Servers, translator: Translator) -> None:
-    client = servers.start(lambda: translator, token="TOKEN").client
+    client = servers.start(lambda: translator.searching(max_length=20), token="TOKEN").client
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     calls = list(asked_in(page))
     assert len(calls) == 9

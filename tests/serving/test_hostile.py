@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from multihead import Translator
@@ -32,16 +33,25 @@ TEXTS = ["eins zwei drei", "vier", "fünf sechs sieben acht neun zehn", "null nu
 PATIENCE = 120.0
 """Seconds after which a well-behaved client gives up."""
 
+LIMITED = """
+import resource, runpy, sys
+
+files = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+runpy.run_module("multihead", run_name="__main__", alter_sys=True)
+"""
+"""Runs `multihead` in a process that may open as many files as its first argument says."""
+
 
 class Server:
     """`multihead serve` in a process that may open so many files."""
 
     def __init__(self, model: Path, log: Path, files: int, *words: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "multihead", "serve", str(model), "--port", "0", "--threads", "2", *words]
-        limits = f'ulimit -n {files}; exec "$@"'
+        command = [sys.executable, "-c", LIMITED, str(files), "serve", str(model)]
+        command += ["--port", "0", "--threads", "2", *words]
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(["bash", "-c", limits, "-", *command], stderr=stream, env=environment)
+            self.process = processes.WarmPopen(command, stderr=stream, env=environment)
         self._log = log
         self.port = int(self.until("listening at").rstrip("/").rpartition(":")[2])
         self.until("serving model 1")

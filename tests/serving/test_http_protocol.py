@@ -139,9 +139,9 @@ def test_unread_answers_of_all_clients_are_limited(
     """The one that has waited longest is closed; a client that reads gets its response."""
     serving = servers.start(lambda: translator, take_time=60)
     client, whole = serving.client, serving.client.post(**MATRIX).json["translations"]
-    size = serving.connections.most_bytes = 3 * len(json.dumps(whole))
+    size = serving.connections.most_bytes = 2 * len(json.dumps(whole))
     with contextlib.ExitStack() as lines:
-        for _ in range(6):
+        for _ in range(4):
             lines.enter_context(unread(client.port, "/translate"))
             assert client.post(**MATRIX).json["translations"] == whole
         client.until("multihead_requests_in_hand", 0)

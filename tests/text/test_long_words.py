@@ -46,13 +46,10 @@ OPERATIONS: dict[str, Callable[[str], object]] = {
 
 
 def seconds(operation: Callable[[str], object], text: str) -> float:
-    """CPU time, the minimum of two runs."""
-    found = []
-    for _ in range(2):
-        start = time.process_time()
-        operation(text)
-        found.append(time.process_time() - start)
-    return min(found)
+    """CPU time."""
+    start = time.process_time()
+    operation(text)
+    return time.process_time() - start
 
 
 @pytest.mark.parametrize("kind", LONG)
@@ -60,8 +57,13 @@ def seconds(operation: Callable[[str], object], text: str) -> float:
 def test_a_word_of_eight_times_the_length_costs_no_square(name: str, kind: str) -> None:
     """Linear cost is 8 times the time, quadratic cost 64 times."""
     least = 5_000 if name == "learn" else 1_000  # the library is fast: its squares show later
-    short, long = (seconds(OPERATIONS[name], LONG[kind](n)) for n in (least, 8 * least))
-    assert long < 25 * max(short, 2e-3), (short, long)
+    operation, short_text, long_text = OPERATIONS[name], LONG[kind](least), LONG[kind](8 * least)
+    short = min(seconds(operation, short_text) for _ in range(2))
+    allowed = 25 * max(short, 2e-3)
+    long = seconds(operation, long_text)
+    if long >= allowed:  # something else may have slowed the first run
+        long = seconds(operation, long_text)
+    assert long < allowed, (short, long)
 
 
 def test_pieces_that_are_learned_from_are_cut_only_if_they_are_longer() -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, "learning_rate": 0.03}
+SHORT = {"updates": 7, "validate_every": 3, "log_every": 2}
+"""For the tests that compare a run with `uninterrupted`."""
 
 
 class Run:
@@ -92,25 +94,25 @@ class Run:
 
 @pytest.fixture(scope="module")
 def uninterrupted(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(toy, tmp_path_factory.mktemp("whole"))
+    run = Run(toy, tmp_path_factory.mktemp("whole"), **SHORT)
     run.go()
     return run
 
 
 def test_what_happens_when(uninterrupted):
-    assert [record["step"] for record in uninterrupted.records("train")] == [3, 6, 9, 12]
-    assert [record["step"] for record in uninterrupted.records("validation")] == [5, 10, 13]
+    assert [record["step"] for record in uninterrupted.records("train")] == [2, 4, 6]
+    assert [record["step"] for record in uninterrupted.records("validation")] == [3, 6, 7]
     state = uninterrupted.trainer.state
-    assert (state.step, state.validated_at) == (13, 13)
+    assert (state.step, state.validated_at) == (7, 7)
     assert uninterrupted.trainer.finished
     names = sorted(path.name for path in (uninterrupted.folder / "checkpoints").iterdir())
-    assert names == ["00000010", "00000013"]
+    assert names == ["00000006", "00000007"]
 
 
-@pytest.mark.parametrize("polls", [1, 2, 5, 6, 7, 13])
+@pytest.mark.parametrize("polls", [1, 2, 3, 4, 5, 7])
 def test_stopped_after_any_update_it_ends_as_if_it_had_not_been(toy, tmp_path, uninterrupted, polls):
     """Contract 9, with dropout: weights, average, optimizer, state and log, byte for byte."""
-    run = Run(toy, tmp_path)
+    run = Run(toy, tmp_path, **SHORT)
     with pytest.raises(Interrupted, match=r"after update .*SIGTERM") as stop:
         run.go(polls)
     assert stop.value.exit_status == 143
@@ -123,8 +125,8 @@ def test_stopped_after_any_update_it_ends_as_if_it_had_not_been(toy, tmp_path, u
 
 
 def test_stopped_again_and_again_with_one_update_in_between(toy, tmp_path, uninterrupted):
-    run = Run(toy, tmp_path)
-    for _ in range(7):
+    run = Run(toy, tmp_path, **SHORT)
+    for _ in range(4):
         with pytest.raises(Interrupted):
             run.go(2)
     run.go()
@@ -133,11 +135,11 @@ def test_stopped_again_and_again_with_one_update_in_between(toy, tmp_path, unint
 
 @pytest.mark.parametrize("changes", [{"accumulate": 2}, {"average": 0.0}, {"schedule": "noam"}, {"clip": 0.0}])
 def test_the_same_with_other_settings(toy, tmp_path, changes):
-    runs = [Run(toy, tmp_path / name, **changes) for name in ("whole", "stopped")]
+    runs = [Run(toy, tmp_path / name, **SHORT, **changes) for name in ("whole", "stopped")]
     for run in runs:
         run.folder.mkdir()
     runs[0].go()
-    for polls in (4, 5):
+    for polls in (3, 3):
         with pytest.raises(Interrupted):
             runs[1].go(polls)
     runs[1].go()
@@ -153,7 +155,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("time", [1, 2])
 def test_killed_while_judging_keeping_saving_or_logging(toy, tmp_path, uninterrupted, monkeypatch, where, time, after):
     """Killed right before and right after each of them; then the run is resumed."""
-    run, counter = Run(toy, tmp_path), itertools.count(1)
+    run, counter = Run(toy, tmp_path, **SHORT), itertools.count(1)
     owner = Trainer if hasattr(Trainer, where) else Run
     original = getattr(owner, where)
 
@@ -174,9 +176,9 @@ def test_killed_while_judging_keeping_saving_or_logging(toy, tmp_path, uninterru
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
 def test_a_checkpoint_with_one_flipped_bit_is_passed_over_and_the_end_is_the_same(toy, tmp_path, uninterrupted, name):
-    run = Run(toy, tmp_path)
+    run = Run(toy, tmp_path, **SHORT)
     with pytest.raises(Interrupted):
-        run.go(12)
+        run.go(6)
     newest = max((tmp_path / "checkpoints").iterdir())
     damaged = newest / name
     content = bytearray(damaged.read_bytes())
@@ -392,7 +394,7 @@ def both(trainer):
 @pytest.mark.parametrize(("polls", "log_every"), [(3, 1), (8, 3)])
 def test_a_run_that_skips_goes_on_as_if_it_had_not_been_stopped(toy, tmp_path, poison, polls, log_every):
     poison(math.nan)
-    runs = [Run(toy, tmp_path / name, log_every=log_every, updates=20) for name in ("whole", "stopped")]
+    runs = [Run(toy, tmp_path / name, log_every=log_every) for name in ("whole", "stopped")]
     for run in runs:
         run.folder.mkdir()
     runs[0].go()
@@ -521,7 +523,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[in
 def test_a_batch_that_does_not_fit_is_cut_and_the_run_is_the_same(toy, tmp_path, small_memory, uninterrupted, error):
     """With dropout; no pair is omitted, and the log differs only by rounding."""
     small_memory(15, error)
-    run = Run(toy, tmp_path)
+    run = Run(toy, tmp_path, **SHORT)
     state = run.go()
     assert state.room is not None
     assert state.room <= 15
@@ -571,7 +573,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(toy, tmp_path, monkeypa
 def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, small_memory, monkeypatch, uninterrupted):
     """As on a GPU: batches are split from the first update on, and the run, with dropout, is the same."""
     tried = small_memory(15)
-    run = Run(toy, tmp_path)
+    run = Run(toy, tmp_path, **SHORT)
     run.inputs = {"largest_batches": lambda: [toy.batch(*range(12))]}
     monkeypatch.setattr(trainer_module, "can_probe_memory", lambda device: True)
     run.go()

@@ -309,8 +309,16 @@ def learned(tmp_path_factory: pytest.TempPathFactory, without_checks: Any) -> Pa
     folder = tmp_path_factory.mktemp("learned")
     (folder / "corpus.txt").write_text(text(400, 0))
     (folder / "valid.txt").write_text(text(40, 1))
-    sizes = {"width": 32, "layers": 2, "inner": 64, "max_tokens": 32, "batch_tokens": 512, "dropout": 0.0}
-    long = {"valid_text": folder / "valid.txt", "vocab_size": 360, "updates": 400, "validate_every": 200}
+    sizes = {
+        "width": 32,
+        "layers": 2,
+        "inner": 64,
+        "max_tokens": 32,
+        "batch_tokens": 512,
+        "dropout": 0.0,
+        "learning_rate": 0.01,
+    }
+    long = {"valid_text": folder / "valid.txt", "vocab_size": 360, "updates": 240, "validate_every": 120}
     with without_checks():
         run(folder / "corpus.txt", folder / "run", **sizes, **long)
     return folder / "run"
