@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -293,6 +294,20 @@ def test_a_file_is_translated_and_fetched(client: Client, translator: Translator
         assert file.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
 
 
+def test_a_file_needs_languages_only_where_the_model_names_them(servers: Servers, translator: Translator) -> None:
+    bundle = replace(translator.bundle, source_language=None, target_language=None)
+    client = servers.start(lambda: Translator(bundle)).client
+    (wanted,) = translator.translate(["eins zwei"])
+    for fields in ({}, {"source": "", "target": ""}):
+        reply = upload(client, "a.html", b"<p>eins zwei</p>", fields)
+        assert (reply.status, reply.json["translatedFileUrl"].endswith(".a_translation.html")) == (200, True)
+        file = client.get("/" + reply.json["translatedFileUrl"].split("/", 3)[3])
+        assert file.body.decode() == f"<p>{wanted}</p>"
+    for fields, message in (({"source": "de"}, "target: required"), (BETWEEN, "does not name its languages")):
+        reply = upload(client, "a.html", b"<p>eins</p>", fields)
+        assert (reply.status, message in reply.json["error"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fields", "status"),
     [
@@ -300,6 +315,7 @@ def test_a_file_is_translated_and_fetched(client: Client, translator: Translator
         ("a.txt", b"\xff", BETWEEN, 400),
         ("", b"eins", BETWEEN, 400),
         ("a.txt", b"eins", {"source": "de"}, 400),
+        ("a.txt", b"eins", {}, 400),
         ("a.txt", b"eins", {"source": "de", "target": "zz"}, 400),
         ("a.txt", b"e" * 2_001, BETWEEN, 400),
         ("a.txt", b"e" * 20_001, BETWEEN, 413),

@@ -42,6 +42,7 @@ from multihead.serving.libretranslate_schema import (
     check_fields,
     fields_of,
     json_response,
+    missing_field,
 )
 from multihead.serving.middleware import same_token, token_missing, unauthorized
 from multihead.serving.models import unsupported
@@ -179,18 +180,19 @@ class LibreTranslate:
         return Pair(ranking[0].language, target), ranking[0]
 
     def _asker(
-        self, languages: Pair, request: Request, model: str | None = None, progress: Counter | None = None
+        self, languages: Pair | None, request: Request, model: str | None = None, progress: Counter | None = None
     ) -> Ask:
         """Translates the texts of documents, as many at a time as one request may have.
 
         Args:
-            languages: of the texts.
+            languages: of the texts; None if the models of the server name none.
             request: of the client.
             model: name of the model.
             progress: called with the number of newly finished texts. Fewer texts are then translated at a time, and a
                 full queue is waited for: nothing but the client ends the work.
         """
-        direct = len(self._models.route(*languages, None, model)) == 1
+        source, target = languages or (None, None)
+        direct = len(self._models.route(source, target, None, model)) == 1
         most = self._settings.max_texts if progress is None else min(self._settings.max_texts, LARGE)
         translate = self._translate if progress is None else self._translate_when_possible
 
@@ -198,8 +200,8 @@ class LibreTranslate:
             found = []
             for start in range(0, len(texts), most):
                 own = ApiRequest(
-                    text=list(texts[start : start + most]), alignment=aligned and direct, source=languages.source,
-                    target=languages.target, model=model,
+                    text=list(texts[start : start + most]), alignment=aligned and direct, source=source,
+                    target=target, model=model,
                 )  # fmt: skip
                 try:
                     found += await translate(own, request)
@@ -241,6 +243,9 @@ class LibreTranslate:
             fields = dict(reversed(form.fields))
             self._check_key(fields, request)
             asked, file = check_fields(FileRequest, fields), form.file("file")
+            missing = [name for name in ("source", "target") if getattr(asked, name) is None]
+            if len(missing) == 1 or (missing and self._models.pairs):
+                raise missing_field(missing[0])
             if file is None or not file.name:
                 raise ApiError(422, "invalid_request", "file: expected a file with a name")
             if DocumentStream.media_type in request.headers.get("accept", ""):
@@ -265,9 +270,11 @@ class LibreTranslate:
         except FormatError as error:
             raise ApiError(422, "invalid_request", str(error)) from None
         passages = [part.segment.text for part in document.parts if not isinstance(part, str)]
-        languages, _ = await self._languages_of(asked.source, asked.target, "\n".join(passages))
-        if languages is None:
-            return file.name, file.content
+        languages = None
+        if asked.source is not None and asked.target is not None:
+            languages, _ = await self._languages_of(asked.source, asked.target, "\n".join(passages))
+            if languages is None:
+                return file.name, file.content
         done = 0
 
         async def count(more: int) -> None:
@@ -279,7 +286,7 @@ class LibreTranslate:
         counter = None if progress is None else count
         (text,) = await translate_documents([document], self._asker(languages, request, asked.model, counter))
         name = PurePath(file.name)
-        return f"{name.stem}_{asked.target}{name.suffix}", text.encode()
+        return f"{name.stem}_{asked.target or 'translation'}{name.suffix}", text.encode()
 
     async def download(self, request: Request) -> Response:
         """A translated file, under the address from `POST /translate_file`."""

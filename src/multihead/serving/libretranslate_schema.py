@@ -90,14 +90,19 @@ class FileRequest(Settings):
 
     model_config = ConfigDict(title="FileAsked", extra="ignore")
 
-    source: str
-    """Language of the file, or `auto` to detect it."""
-    target: str
-    """Language of the translation."""
+    source: str | None = None
+    """Language of the file, or `auto` to detect it. Required unless the models of the server name no languages."""
+    target: str | None = None
+    """Language of the translation. Required unless the models of the server name no languages."""
     model: str | None = None
     """Name of a model, where several have the same languages."""
     api_key: str | None = None
     """The token, where the server asks for one; the header Authorization serves as well."""
+
+    @field_validator("source", "target", mode="before")
+    @classmethod
+    def _check_language(cls, value: Any) -> Any:
+        return value or None
 
 
 class FileResponse(Settings):
@@ -228,11 +233,16 @@ def check_fields(kind: type[Fields], content: Mapping[str, Any]) -> Fields:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     missing = [name for name in required if not content.get(name)]
     if missing:
-        raise ApiError(422, "invalid_request", f"{missing[0]}: required, but missing or empty")
+        raise missing_field(missing[0])
     try:
         return build(kind, {name: content[name] for name in kind.model_fields if name in content}, "the request")
     except ConfigurationError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
+
+
+def missing_field(name: str) -> ApiError:
+    """The error of a request without a required field."""
+    return ApiError(422, "invalid_request", f"{name}: required, but missing or empty")
 
 
 def fields_of(form: Form) -> dict[str, Any]:

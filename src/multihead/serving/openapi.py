@@ -124,7 +124,7 @@ def describe_file() -> dict[str, Any]:
     """``POST /translate_file``."""
     schema = FileRequest.model_json_schema()
     schema["properties"]["file"] = {"type": "string", "format": "binary", "description": "The file."}
-    schema["required"].append("file")
+    schema["required"] = ["file"]
     body = {"required": True, "content": {MULTIPART: {"schema": schema}}}
     description = _describe_theirs(FileResponse, *(status for status in _SEARCH_STATUSES if status != 422))
     events = {"schema": {"type": "string"}, "example": _FILE_EVENTS_EXAMPLE}
