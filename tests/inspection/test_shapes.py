@@ -97,6 +97,17 @@ def test_a_sentence_without_a_batch() -> None:
 # --------------------------------------------------------------------------- a whole network
 
 
+def test_padding_hides_no_step_of_pytorchs_encoder():
+    """Its fast path makes nested tensors of padded ones."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    x, padding = torch.zeros(2, 3, 8), torch.tensor([[False, False, True], [False, False, False]])
+    assert torch.backends.mha.get_fastpath_enabled()
+    plain, padded = trace(encoder, x), trace(encoder, x, src_key_padding_mask=padding)
+    assert [row.outputs for row in padded.rows] == [row.outputs for row in plain.rows]
+    assert {"Q", "K", "V"} < {row.name for row in padded.rows}
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_a_transformer_from_the_embedding_to_the_output(model: Transformer) -> None:
     found = traced(model)
     top = [row.name for row in found.rows if row.depth == 1]

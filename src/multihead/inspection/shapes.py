@@ -86,7 +86,8 @@ def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         raise InputError(f"expected a module (torch.nn.Module) to run, got {type(module).__name__}")
     recorder = _Recorder(module)
     devices = sorted({p.device.index or 0 for p in module.parameters() if p.is_cuda})
-    with torch.no_grad(), torch.random.fork_rng(devices), _evaluation_mode(module), recorder.attached():
+    random_state = torch.random.fork_rng(devices)
+    with torch.no_grad(), random_state, _evaluation_mode(module), _no_fast_path(), recorder.attached():
         module(*args, **kwargs)
     return Trace(tuple(recorder.rows))
 
@@ -101,6 +102,17 @@ def _evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """Without PyTorch's fast path, which makes nested tensors of padded ones: those have no shape to record."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @dataclass
