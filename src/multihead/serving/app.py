@@ -73,7 +73,7 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
     """
     api = Api(scheduler, token)
     app = FastAPI(
-        title="multihead", version=__version__, description="Translates texts.", docs_url=None, redoc_url=None,
+        title="multihead", version=__version__, description="Translates texts.", openapi_url=None,
         redirect_slashes=False,
     )  # fmt: skip
     app.router.route_class = PlainRoute

@@ -9,6 +9,7 @@ no attention, words are matched by their position.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -95,11 +96,11 @@ def _place(elements: Sequence[Element], source: Range, target: Range, words: _Wo
         for place, span in enumerate(words.spans):
             free[place] = free[place] and not _overlap(span, found)
     taken = [span for span, _ in placed]
-    place, last = target[0], None
+    place, last, point_of = target[0], None, _points_in(source, target, words)
     for number in points:
         element = elements[number]
         if last is None or element.start > last.end or element.spaced[0] or last.spaced[1]:
-            place = _outside(_point_of(element, source, target, words), taken)
+            place = _outside(point_of(element), taken)
         last = element  # what touches it stands at the same place
         placed.append(((place, place), number))
     placed.sort(key=lambda one: (one[0][0], one[0][1] > one[0][0], one[1]))
@@ -158,24 +159,31 @@ def _trim(element: Element, source: Range, found: Range, words: _Words) -> Range
     return (start, end) if start < end else None
 
 
-def _point_of(element: Element, source: Range, target: Range, words: _Words) -> int:
-    """Where something without words stands: before the word that follows it, or after the one before it.
+def _points_in(source: Range, target: Range, words: _Words) -> Callable[[Element], int]:
+    """Finds where something without words stands: before the word that follows it, or after the one before it.
 
     It stands after the one before it if the source has a blank only on its other side.
     """
-    inside = [place for place, span in enumerate(words.spans) if target[0] <= span[0] and span[1] <= target[1]]
     read = [number for number, span in enumerate(words.source) if _overlap(span, source)]
-    after = [number for number in read if words.source[number][0] >= element.start]
-    before = [number for number in read if words.source[number][1] <= element.start]
-    if not before and (not read or words.source[read[0]][0] >= element.start):
-        return target[0]
-    if not after:
-        return target[1]
-    following = [words.spans[place][0] for place in inside if words.owners[place] == after[0]]
-    previous = [words.spans[place][1] for place in inside if before and words.owners[place] == before[-1]]
-    if following and not (previous and element.spaced == (False, True)):
-        return min(following)
-    return max(previous, default=target[1])
+    starts, ends = ([words.source[number][side] for number in read] for side in (0, 1))
+    first, last = dict[int, int](), dict[int, int]()  # characters of the words of each source word
+    for owner, (start, end) in zip(words.owners, words.spans, strict=True):
+        if target[0] <= start and end <= target[1]:
+            first[owner], last[owner] = min(first.get(owner, start), start), max(last.get(owner, end), end)
+
+    def point(element: Element) -> int:
+        after, before = bisect_left(starts, element.start), bisect_right(ends, element.start) - 1
+        if before < 0 and after == 0:
+            return target[0]
+        if after == len(read):
+            return target[1]
+        following = first.get(read[after])
+        previous = last.get(read[before]) if before >= 0 else None
+        if following is not None and not (previous is not None and element.spaced == (False, True)):
+            return following
+        return target[1] if previous is None else previous
+
+    return point
 
 
 def _outside(place: int, taken: Iterable[Range]) -> int:

@@ -5,11 +5,15 @@ Nothing here changes what the server does; the tests compare every response with
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from multihead.serving.bodies import JSON, MULTIPART, URL_ENCODED
 from multihead.serving.libretranslate_schema import (
@@ -175,22 +179,35 @@ def _describe_error(status: int) -> dict[str, Any]:
 
 
 def publish_schema(app: FastAPI, public_paths: Collection[str] | None) -> None:
-    """Complete the application's OpenAPI document, once all routes are added.
+    """Add the route of the OpenAPI document, once all others are added.
 
-    Schemas are published under their titles. If ``public_paths`` is given, all other paths require a token.
+    The document is made at the first request: no other part of a server's start takes as long. If ``public_paths`` is
+    given, all other paths require a token.
     """
-    text = json.dumps(app.openapi())
-    titles = {name: schema["title"] for name, schema in app.openapi()["components"]["schemas"].items()}
+
+    @functools.cache
+    def document() -> dict[str, Any]:
+        made = _with_titles(app.openapi())
+        if public_paths is not None:
+            _require_token(made, public_paths)
+        return made
+
+    async def send(_request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(document))
+
+    app.add_api_route("/openapi.json", send, methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _with_titles(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its schemas under their titles."""
+    text = json.dumps(document)
+    titles = {name: schema["title"] for name, schema in document["components"]["schemas"].items()}
     for name, title in titles.items():
         text = text.replace(f'"#/components/schemas/{name}"', f'"#/components/schemas/{title}"')
-    document = json.loads(text)
-    schemas = document["components"]["schemas"]
-    document["components"]["schemas"] = {
-        titles[name]: schemas[name] for name in sorted(schemas, key=titles.__getitem__)
-    }
-    if public_paths is not None:
-        _require_token(document, public_paths)
-    app.openapi_schema = document
+    renamed: dict[str, Any] = json.loads(text)
+    schemas = renamed["components"]["schemas"]
+    renamed["components"]["schemas"] = {titles[name]: schemas[name] for name in sorted(schemas, key=titles.__getitem__)}
+    return renamed
 
 
 def _require_token(document: dict[str, Any], public_paths: Collection[str]) -> None:
