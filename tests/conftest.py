@@ -314,6 +314,13 @@ def without_checks() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 @pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Run a test without signature checks, where other tests check the same signatures."""
+    with signatures.disabled():
+        yield
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """Run on one thread, which is faster for the small matrices of tests."""
     threads = torch.get_num_threads()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from itertools import product
 from typing import Any
 
@@ -11,12 +9,10 @@ import pytest
 import torch
 
 from multihead.errors import ConfigurationError
-from multihead.models import shrinking
 from multihead.models.config import PRESETS, TransformerConfig
 from multihead.models.shrinking import half_of, narrow_half_of, parameters_of, shrunk
 from multihead.models.transformer import Transformer
 
-WithoutChecks = Callable[[], AbstractContextManager[None]]
 SIZES: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "width": 16, "heads": 2, "inner": 64, "dropout": 0.0}
 SOURCE, TARGET = torch.tensor([[4, 5, 6, 3], [7, 8, 3, 0]]), torch.tensor([[2, 9, 10], [2, 11, 12]])
 LENGTHS = torch.tensor([4, 3])
@@ -86,35 +82,23 @@ def test_the_layer_that_aligns_keeps_its_number_or_is_gone(layers: int, guided: 
     assert shrunk(model, decoder_layers=layers).config.alignment_layer == kept
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch, without_checks: WithoutChecks) -> Iterator[Callable[..., int]]:
-    """`parameters_of`, which counts a network once and builds it without signature checks."""
-    found: dict[str, int] = {}
-
-    def count(config: TransformerConfig) -> int:
-        key = config.model_dump_json()
-        if key not in found:
-            found[key] = parameters_of(config)
-        return found[key]
-
-    monkeypatch.setattr(shrinking, "parameters_of", count)
-    with without_checks():
-        yield count
-
-
-def test_a_half_is_at_most_half(counted: Callable[..., int]) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_a_half_is_at_most_half() -> None:
     vocabularies, layers = (300, 2_000), ((3, 3), (6, 6), (12, 2))
     for name, vocabulary, (encoder, decoder) in product(("tiny", "base"), vocabularies, layers):
         sizes = PRESETS[name] | {"encoder_layers": encoder, "decoder_layers": decoder}
         config = TransformerConfig(source_vocab=vocabulary, target_vocab=vocabulary, **sizes)
         half = half_of(config)
-        assert counted(half) <= counted(config) / 2 == sum(p.numel() for p in _meta(config).parameters()) / 2
+        assert (
+            parameters_of(half) <= parameters_of(config) / 2 == sum(p.numel() for p in _meta(config).parameters()) / 2
+        )
         assert (half.width, half.heads, half.source_vocab) == (config.width, config.heads, vocabulary)
         more = half.model_copy(update={"inner": half.inner + 32})
-        assert half.inner == config.inner or counted(more) > counted(config) / 2
+        assert half.inner == config.inner or parameters_of(more) > parameters_of(config) / 2
 
 
-def test_a_narrow_half_is_at_most_half(counted: Callable[..., int]) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_a_narrow_half_is_at_most_half() -> None:
     for name, vocabulary, (encoder, decoder) in product(PRESETS, (300, 4_000), ((3, 3), (6, 6), (1, 1))):
         sizes = PRESETS[name] | {"encoder_layers": encoder, "decoder_layers": decoder}
         config = TransformerConfig(source_vocab=vocabulary, target_vocab=vocabulary, **sizes)
@@ -122,12 +106,12 @@ def test_a_narrow_half_is_at_most_half(counted: Callable[..., int]) -> None:
         if narrow is None:
             assert (encoder, decoder) == (1, 1), config
             continue
-        assert counted(narrow) <= counted(config) / 2
+        assert parameters_of(narrow) <= parameters_of(config) / 2
         assert narrow.width == 3 * config.width / 4
         assert (narrow.heads, narrow.encoder_layers) == (config.heads, encoder)
         assert decoder * 2 / 3 <= narrow.decoder_layers < decoder * 2 / 3 + 1
         more = narrow.model_copy(update={"inner": narrow.inner + 32})
-        assert narrow.inner == config.inner or counted(more) > counted(config) / 2
+        assert narrow.inner == config.inner or parameters_of(more) > parameters_of(config) / 2
 
 
 def test_heads_must_divide_the_width_of_a_narrow_half() -> None:

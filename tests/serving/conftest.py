@@ -186,25 +186,6 @@ class Servers:
             end()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_document() -> Iterator[None]:
-    """Describe the routes, which are those of every server, only once: this takes a tenth of a second."""
-    from fastapi import applications
-
-    describe = applications.get_openapi
-    described: dict[Any, Any] = {}
-
-    def remembered(**asked: Any) -> Any:
-        key = tuple((route.path, *sorted(route.methods)) for route in asked["routes"])
-        if key not in described:
-            described[key] = describe(**asked)
-        return described[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applications, "get_openapi", remembered)
-        yield
-
-
 @pytest.fixture(scope="session")
 def translator(trained: Path) -> Translator:
     """A translator of number words, with the compiled search if there is a compiler."""

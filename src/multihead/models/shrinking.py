@@ -9,6 +9,7 @@ shrink`` writes it as a model folder. With enough time, a narrower network with 
 
 from __future__ import annotations
 
+import functools
 from math import ceil, lcm
 from typing import Any
 
@@ -27,6 +28,7 @@ _NARROW, _LEAST = 0.75, 0.25
 """Width of a narrow network, and the least number of its feed-forward units, as shares of those of the whole one."""
 
 
+@functools.lru_cache(maxsize=1024)
 def parameters_of(config: TransformerConfig) -> int:
     """The number of parameters, a shared one counted once."""
     return sum(shape.numel() for shape in parameter_shapes(lambda: Transformer(config)).values())

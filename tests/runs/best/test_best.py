@@ -10,7 +10,6 @@ import string
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +84,6 @@ def fewer_searches() -> Iterator[None]:
         patch.setattr(tune, "_SPLITS", 1)
         patch.setattr(error_rate_training, "_LINES", 0)
         patch.setattr(error_rate_training, "_ROUNDS", 1)
-        yield
-
-
-@pytest.fixture
-def unchecked(without_checks: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Without comparing calls with their signatures, which other runs of the same stages do."""
-    with without_checks():
         yield
 
 
