@@ -709,7 +709,7 @@ class BestRun:
     def _describe_small(self, scores: list[float], of_best: list[float]) -> dict[str, Any]:
         """What uses.json says of the small model, by its BLEU and that of the best model in each direction."""
         configs = [read_begun_run(path) for path in (self._folder / plan.SMALL, self._best_of_full_size())]
-        parameters, of = (parameters_of(config.model) for config in configs)  # type: ignore[arg-type]
+        parameters, of = (parameters_of(config.model) for config in configs)
         behind = max(best - own for own, best in zip(scores, of_best, strict=True))
         shown = ", ".join(f"{own:.2f}" for own in scores)
         self._log.say(
