@@ -86,6 +86,7 @@ def nodes() -> list[tuple[Path, ast.AST]]:
     return [(path, node) for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
 
 
+@cache
 def written_by_the_package() -> set[str]:
     return {text for _, node in nodes() if isinstance(node, ast.Constant) and isinstance(text := node.value, str)}
 
@@ -129,6 +130,7 @@ def identifiers() -> set[str]:
     return found.union(*(re.findall(r"""["'](MULTIHEAD_\w+)["']""", text) for text in texts))
 
 
+@cache
 def exists(name: str) -> bool:
     """Whether ``module.name``, ``package.module.name`` or ``Class.name`` exists."""
     parts = name.split(".")
