@@ -10,6 +10,7 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own-loop.md"
@@ -23,6 +24,7 @@ def test_the_page_is_short_and_uses_no_trainer() -> None:
     assert not [name for name in imported if name.startswith(("multihead.training", "multihead.workflows"))]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_it_learns_from_another_seed_too() -> None:
     """The seed is the only source of randomness of the page."""
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))

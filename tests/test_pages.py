@@ -92,6 +92,7 @@ def run(page: str, folder: Path) -> tuple[str, ...]:
     return tuple(outputs)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("page", pages())
 def test_the_code_of_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     for snippet, output in zip(snippets(page), run(page, tmp_path), strict=True):

@@ -141,6 +141,7 @@ def check_pictures(name: str, folder: Path) -> None:
     assert [path for path in drawn if not (FOLDER / "images" / path).is_file()] == []
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tutorial_prints_what_it_shows(name: str, apart: Path) -> None:
     missing = [package for package in NEEDED.get(name, ()) if importlib.util.find_spec(package) is None]

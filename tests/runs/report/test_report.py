@@ -264,6 +264,7 @@ def test_its_gain_is_that_of_its_trainings(short: Path, whole: Path) -> None:
     assert card.escape(found["sentence"]) in (whole / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_report_that_was_stopped_ends_as_the_one_that_was_not(
     short: Path, whole: Path, numbers: Numbers, tmp_path: Path
 ) -> None:

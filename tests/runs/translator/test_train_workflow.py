@@ -186,6 +186,7 @@ class Killed(BaseException):
     """Simulates a killed process: nothing is done afterwards."""
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("place", "after"),
     [
