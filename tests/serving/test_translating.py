@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -155,13 +155,6 @@ def cut(translator: Translator, text: str) -> list[SplitLine]:
     bundle = translator.bundle
     lines = text.split("\n")
     return split_long_lines(bundle.source_tokenizer, lines, most, lambda _: False, longest, bundle.source_language)
-
-
-@pytest.fixture
-def unchecked(without_checks: Any) -> Iterator[None]:
-    """No signature checks, for searches that go on to the length limit."""
-    with without_checks():
-        yield
 
 
 @pytest.mark.parametrize("mode", ["mark", "retry"])
