@@ -23,7 +23,10 @@ from multihead.models.config import RecurrentConfig, TransformerConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),  # which PyTorch gives once per process
+]
 
 KINDS = ("encoder.1.self_attention", "decoder.1.self_attention", "decoder.0.cross_attention")
 PLACES = ("encoder.layers.1.self_attn", "decoder.layers.1.self_attn", "decoder.layers.0.multihead_attn")
@@ -173,7 +176,6 @@ def test_one_module_of_pytorch(kind: type[nn.MultiheadAttention], first: bool) -
         close(width if first else width.transpose(0, 1), output)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_pytorchs_fast_path_does_not_bypass_it() -> None:
     """Two layers with padding: the fast path, with nested tensors, calls no attention module."""
     torch.manual_seed(0)
