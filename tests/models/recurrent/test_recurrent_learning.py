@@ -61,13 +61,10 @@ def share_reversed(model: RecurrentTranslator, task: Reordering, sources: list[t
 @pytest.mark.parametrize(
     ("updates", "changes"),
     [
-        pytest.param(
-            *(300, {"attend": "before", "score": "additive", "cell": "gru"}), id="Bahdanau", marks=pytest.mark.proof
-        ),
-        pytest.param(
-            *(200, {"attend": "after", "score": "bilinear", "cell": "lstm", "rate": 8e-3, "rows": 32}), id="Luong"
-        ),
+        pytest.param(300, {"attend": "before", "score": "additive", "cell": "gru"}, marks=pytest.mark.proof),
+        (200, {"attend": "after", "score": "bilinear", "cell": "lstm", "rate": 8e-3, "rows": 32}),
     ],
+    ids=["Bahdanau", "Luong"],
 )
 def test_sequences_are_reversed_by_looking_at_the_right_place(
     updates: int, changes: dict[str, Any], without_checks: WithoutChecks
