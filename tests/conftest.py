@@ -89,6 +89,14 @@ WITH_TRANSFORMERS = (
 """Files that import `transformers` and share its models."""
 
 
+def pytest_configure() -> None:
+    """Give examples of Hypothesis as much time as they take: a busy machine is no fault."""
+    from hypothesis import settings
+
+    settings.register_profile("without a deadline", deadline=None)
+    settings.load_profile("without a deadline")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadfile``, one process runs all files that share a browser or models."""

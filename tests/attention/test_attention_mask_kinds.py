@@ -172,7 +172,7 @@ def test_documents_from_lengths_and_from_ids() -> None:
     assert list(Document([0, 1]).dense(2, 2).shape) == [1, 1, 2, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_any_ids_at_all(ids: list[list[int]]) -> None:
     """Documents in several pieces have no intervals; all other intervals are correct."""

@@ -216,7 +216,7 @@ def test_codes_are_undone(run: Run, made: Path) -> None:
 # ------------------------------------------------------------------------------------------ streams
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(st.sampled_from("aä\r\n\n"), max_size=30), sizes=st.lists(st.integers(1, 9), min_size=1))
 def test_lines_do_not_depend_on_how_they_arrive(text: str, sizes: list[int]) -> None:
     class Slow(io.BytesIO):

@@ -46,7 +46,7 @@ def drawn(count: int, seed: int = 0, longest: int = 40) -> Array:
     return np.random.default_rng(seed).integers(1, longest, count)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(corpora, st.integers(0, 2**63), st.integers(1, 12))
 def test_no_pair_of_a_corpus_is_ever_more_than_once_ahead_of_another(
     parts: list[tuple[int, float]], seed: int, epochs: int

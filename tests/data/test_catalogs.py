@@ -89,7 +89,7 @@ def test_a_catalog_as_the_tools_write_it(tmp_path: Path) -> None:
         scanned(tmp_path / "de.po", HEADER + ENTRIES, ("en", "fr"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(texts, st.none() | texts, st.booleans()), max_size=6, unique_by=lambda row: row[0]))
 def test_what_babel_writes_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str | None, bool]]

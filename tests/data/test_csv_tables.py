@@ -50,7 +50,7 @@ def record(row: tuple[str, ...], separator: str, every: bool) -> str:
     return stream.getvalue().removesuffix("\r\n") + "\n"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(cells, cells), max_size=8), st.sampled_from(",;\t"), st.booleans())
 @example([("0", "\r0")], ",", False)
 def test_what_is_written_is_read(

@@ -43,7 +43,7 @@ some_phrases = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_phrases, st.lists(st.sampled_from([*WORDS, 7]), max_size=8))
 def test_a_state_knows_what_has_appeared_and_what_is_needed(phrases: Sequences, written: list[int]) -> None:
     made, state = automaton(phrases), 0
@@ -63,7 +63,7 @@ def test_a_state_knows_what_has_appeared_and_what_is_needed(phrases: Sequences, 
             state = int(made.following[state, places.get(written[end], 0)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_phrases, st.integers(0, 9))
 def test_phrases_that_fit_one_after_the_other_need_no_automaton(phrases: Sequences, most: int) -> None:
     exact, found = int(automaton(phrases).needed[0]), fewest_symbols(phrases, most)
@@ -73,7 +73,7 @@ def test_phrases_that_fit_one_after_the_other_need_no_automaton(phrases: Sequenc
     assert automaton(phrases).following.numel() <= table_size(phrases)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_phrases, st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 4))
 def test_after_some_symbols_phrases_fit_where_an_ending_of_that_length_has_them(
     phrases: Sequences, before: list[int], most: int

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from multihead.decoding.candidates import best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     rows=st.integers(1, 4), candidates=st.integers(1, 40), count=st.integers(1, 45),
     levels=st.integers(1, 30), seed=st.integers(0, 10**6),

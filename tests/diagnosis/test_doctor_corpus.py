@@ -40,7 +40,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=LINES)
 def test_usable_pairs_are_those_of_the_reader(
     rows: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory
@@ -77,7 +77,7 @@ def test_files_that_are_fine_are_read_as_for_training(tmp_path: Path) -> None:
     assert ours == [tuple(pair) for pair in check_parallel(*paths).read(Report())]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(pairs=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), max_size=12))
 def test_repetitions_equal_counting(pairs: list[tuple[str, str]]) -> None:
     source, target = (hash_texts([pair[side] for pair in pairs]) for side in (0, 1))
@@ -97,7 +97,7 @@ def test_the_normal_form() -> None:
     assert normalize_text("हिन्दी") != normalize_text("हन्द")  # vowel signs are no punctuation
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 30), max_size=20), most=st.integers(1, 9))
 def test_a_sample_is_every_nth_pair(sizes: list[int], most: int) -> None:
     sample, line = Sample(most), 0

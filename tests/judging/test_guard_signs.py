@@ -18,7 +18,7 @@ from multihead.translating.lengths import Lengths, counted, lengths_of
 VALUES = st.dictionaries(st.sampled_from(sorted(SIGNS)), st.floats(0, 100))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values=VALUES, name=st.sampled_from(sorted(SIGNS)), more=st.floats(0, 50))
 def test_a_sign_more_never_lowers_the_score(values: dict[str, float], name: str, more: float) -> None:
     score = signs.suspicion(values)
@@ -66,7 +66,7 @@ def test_loops(text: str, said_again: int) -> None:
     assert signs.loop(signs.split_words(text)) == said_again
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words=st.lists(st.sampled_from("abc"), max_size=14))
 def test_a_loop_is_what_a_search_for_repeated_units_finds(words: list[str]) -> None:
     """Every immediate repetition of n words, from its definition."""

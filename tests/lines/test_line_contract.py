@@ -55,7 +55,7 @@ def echo(trained: Path) -> Echo:
     return Echo(found.bundle, found.folder)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(LINE, max_size=12),
     window=st.integers(1, 5),
@@ -85,7 +85,7 @@ def test_every_line_comes_out_where_it_went_in(
         assert row == line or (most and row.replace("\r", " ") == line.strip().replace("\r", " "))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(LINE, min_size=1, max_size=5), most=st.integers(2, 20), more=st.integers(0, 20))
 def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, more: int) -> None:
     tokenizer = echo.bundle.source_tokenizer

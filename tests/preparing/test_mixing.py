@@ -24,7 +24,7 @@ corpora = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(corpora, st.floats(1, 1000))
 def test_the_share_of_a_group_is_that_of_the_equation(rows: list[tuple[int, float, str]], temperature: float) -> None:
     sizes, weights, groups = (list(column) for column in zip(*rows, strict=True))
@@ -46,7 +46,7 @@ def test_the_share_of_a_group_is_that_of_the_equation(rows: list[tuple[int, floa
         assert total == pytest.approx(math.fsum(before.values()), rel=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(corpora)
 def test_a_temperature_of_1_changes_nothing(rows: list[tuple[int, float, str]]) -> None:
     sizes, weights, groups = (list(column) for column in zip(*rows, strict=True))
@@ -69,7 +69,7 @@ def test_many_files_take_time_for_each_once() -> None:
     assert compared <= 4 * 400
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(10**6, 10**8), st.integers(1, 1000), st.floats(4, 100))
 @example(10140891, 782, 5.0)
 def test_no_weight_is_rounded_above_the_limit(large: int, small: int, temperature: float) -> None:

@@ -207,7 +207,7 @@ NEARLY = {
 }
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.fixed_dictionaries({}, optional=NEARLY), path=st.sampled_from(["/translate", "/translate/stream"]))
 def test_what_the_schema_refuses_is_refused_and_every_answer_is_as_documented(
     fields: dict[str, Any], path: str, client: Client, described: dict[str, Any]

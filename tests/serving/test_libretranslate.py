@@ -138,7 +138,7 @@ def test_hostile_bodies_are_refused_and_the_next_request_is_served(
     assert client.post(q="eins", **BETWEEN).json == {"translatedText": translator.translate(["eins"])[0]}
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fields=st.dictionaries(
         st.sampled_from(["q", "source", "target", "format", "alternatives", "api_key", "text"]),

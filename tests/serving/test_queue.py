@@ -42,7 +42,7 @@ def jobs(*sizes: int, beam: int = 1) -> list[Job]:
     return [Job(kind(beam), [[number, 3] for number in range(size)], [], False) for size in sizes]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(sizes=st.lists(st.integers(0, 5), max_size=6))
 def test_each_job_has_its_turn(sizes: list[int]) -> None:
     """With one taker, sentence k of any job comes before sentence k + 1 of every other job waiting at the same time."""

@@ -334,7 +334,7 @@ def test_a_body_is_parsed_to_the_text_that_was_sent(texts: list[str], escaped: b
     assert parse_object(content) == {"text": texts}
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=BODIES, path=st.sampled_from(["/translate", "/translate", "/translate/stream"]))
 def test_no_body_is_an_error_of_ours_and_neighbours_do_not_notice(
     content: bytes, path: str, client: Client, translator: Translator
@@ -348,7 +348,7 @@ def test_no_body_is_an_error_of_ours_and_neighbours_do_not_notice(
         check_form(reply)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"]),
     path=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20).map("/".__add__),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, FormatError
@@ -22,7 +22,6 @@ TURNED = BackwardsTokenizer(INNER)
 TEXTS = st.text(st.sampled_from("abdhru ä1.,ß▁鼠"), max_size=12)
 
 
-@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_ids_are_turned_and_texts_are_not(text: str, other: str) -> None:
     ids = INNER.encode(text)

@@ -47,7 +47,7 @@ SOME = "ab ZÉé.,!?;。，我 \t\u2028\u3000\0'”“\"«»()[]{}1239\u0301\u20
 TEXT = st.one_of(st.text(alphabet=st.sampled_from(SOME), max_size=40), st.text(st.characters(), max_size=60))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(text=TEXT, language=LANGUAGES)
 def test_sentences_rebuild_the_text_and_none_is_empty(text: str, language: str | None) -> None:
     sentences = split_sentences(text, language)
@@ -58,7 +58,7 @@ def test_sentences_rebuild_the_text_and_none_is_empty(text: str, language: str |
     assert all(not text[start].isspace() and text[:start].strip() for start in starts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet=st.sampled_from("我他。！？，、你"), max_size=30), language=LANGUAGES)
 def test_chinese_ends_at_its_marks_in_any_language(text: str, language: str | None) -> None:
     assert split_sentences(text, language) == [sentence for sentence in split_at_marks(text) if sentence]

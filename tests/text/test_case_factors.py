@@ -42,7 +42,7 @@ def test_every_character_is_one_in_lower_case() -> None:
     assert len(lowered("".join(characters))) == len(characters)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.text(st.sampled_from("abdhru ä1.,ß▁鼠"), max_size=12), st.randoms(use_true_random=False))
 def test_a_text_has_the_same_tokens_in_every_case(text: str, draw: random.Random) -> None:
     other = "".join(one.upper() if draw.random() < 0.5 and len(one.upper()) == 1 else one for one in text)

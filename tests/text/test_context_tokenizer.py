@@ -46,7 +46,7 @@ def test_parts_of_a_line_have_those_before_them_and_the_next_line_has_the_whole(
     ]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_a_text_is_its_sentences_and_breaks(lines: list[str]) -> None:
     """encode(a <break> b) = encode(a), break, encode(b); of too long a text without the first sentences."""

@@ -20,7 +20,7 @@ BOTH = LanguageTokenizer(INNER, ["de", "en", "pt-BR"])
 texts = st.text(max_size=12) | st.sampled_from([">>de<<", ">>en<< A dog", "▁>>de<<▁", " >>pt-BR<<"])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(texts, max_size=4), st.sampled_from([None, "de", "pt-BR"]))
 def test_a_source_is_its_symbol_and_the_ids_of_its_text(rows: list[str], language: str | None) -> None:
     marked = BOTH.toward(language)
@@ -89,7 +89,7 @@ def test_the_library_gives_the_same_ids(language: str | None) -> None:
     assert as_library_tokenizer(INNER) is INNER
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(texts, min_size=1, max_size=4), st.floats(0.1, 1.0))
 def test_subwords_are_drawn_behind_the_symbol(rows: list[str], dropout: float) -> None:
     keys = list(range(len(rows)))

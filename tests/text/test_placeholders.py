@@ -56,7 +56,7 @@ def test_what_is_found(text: str, found: list[str]) -> None:
     assert [value for _, value in find(RULES, text).keys] == found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(TEXTS)
 def test_a_source_is_masked_and_comes_back(text: str) -> None:
     masked = mask(RULES, text)
@@ -84,7 +84,7 @@ def test_a_source_is_masked_and_comes_back(text: str) -> None:
         assert OWN.answer_spans(text, text) == reading.spans(text)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(SPANS), max_size=6), st.lists(st.sampled_from([*SPANS[:6], "x"]), max_size=6))
 def test_a_pair_is_masked_where_both_sides_agree(one: list[str], other: list[str]) -> None:
     source, target = mask_pair(RULES, " ".join(one), " ".join(other))

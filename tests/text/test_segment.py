@@ -55,7 +55,7 @@ TEXTS = st.lists(st.one_of(st.text(CHARACTERS), st.sampled_from(TEXT)), max_size
 PROBABILITIES = st.sampled_from([0.0, ALMOST_NOTHING, 0.1, 0.5, 0.9, 1.0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(texts=TEXTS, dropout=PROBABILITIES, epoch=st.integers(0, 3))
 @example(texts=["", MARK, "", "  ", f"a {MARK}{MARK}  b"], dropout=0.5, epoch=0)
 def test_the_text_stays_and_no_merge_crosses_a_cut(
@@ -76,7 +76,7 @@ def test_the_text_stays_and_no_merge_crosses_a_cut(
             assert ids == characters(tokenizer, text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts=TEXTS, order=st.randoms(use_true_random=False))
 def test_a_sentence_does_not_know_its_batch(tokenizer: Tokenizer, texts: list[str], order: object) -> None:
     segmenter = Segmenter(tokenizer, 0.3, 5)
@@ -91,7 +91,7 @@ def test_a_sentence_does_not_know_its_batch(tokenizer: Tokenizer, texts: list[st
     assert shuffled == [together[r] for r in rows]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts=TEXTS, dropout=st.sampled_from([0.1, 0.5]), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 9))
 def test_it_is_the_algorithm_step_by_step(
     tokenizer: Tokenizer, texts: list[str], dropout: float, seed: int, epoch: int

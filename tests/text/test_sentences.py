@@ -16,7 +16,7 @@ from multihead.text.sentences import join_translations, split_at_marks, split_se
 TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'”\u0301\u200d👩-"), max_size=120)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=TEXT.filter(lambda text: bool(text.strip())), most=st.integers(1, 30), more=st.integers(0, 20))
 def test_the_parts_are_the_text_and_fit(text: str, most: int, more: int) -> None:
     parts = split_text(text, lambda piece: len(piece) <= most, lambda piece: len(piece) <= most + more)
@@ -29,7 +29,7 @@ def test_the_parts_are_the_text_and_fit(text: str, most: int, more: int) -> None
     assert join_translations([part for part, _ in parts], parts).replace(" ", "") == text.strip().replace(" ", "")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     words=st.lists(st.text(alphabet="abc.,", min_size=1, max_size=5), min_size=1, max_size=60), most=st.integers(5, 30)
 )
@@ -63,7 +63,7 @@ def test_no_text_takes_the_square_of_its_length(text: str) -> None:
     assert "".join(part + between for part, between in parts) == text.strip()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(alphabet=st.sampled_from(".!…\"')  \n\x1c\u2028aA。！”"), max_size=20))
 def test_marks_end_sentences_where_the_rule_says(text: str) -> None:
     """The rule as documented: marks, closing punctuation, white space, and no lower-case letter."""

@@ -25,7 +25,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.learn(TEXT, 420, coverage=0.995)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.one_of(st.text(CHARACTERS), st.sampled_from(TEXT)))
 @example(text="")
 @example(text=" ")

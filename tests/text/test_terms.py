@@ -65,7 +65,7 @@ def test_a_source_is_annotated(source: str, annotated: str) -> None:
     assert LIST.annotate(source) == annotated
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["Hund", "große", "Hunde", "Haus", ",", "x", " ", "ein"]), max_size=14))
 def test_without_its_annotations_a_source_is_as_before(words: list[str]) -> None:
     source = " ".join(words)

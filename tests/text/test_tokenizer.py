@@ -125,20 +125,20 @@ def test_hostile_lines_come_back_exactly(tokenizer: Tokenizer, text: str) -> Non
 CHARACTERS = st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(f" {MARK}\t\n\r<>/s0x41é中1"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(CHARACTERS))
 @example(text="")
 def test_any_text_comes_back_exactly(tokenizer: Tokenizer, text: str) -> None:
     check_round_trip(tokenizer, text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(fragments=st.lists(st.sampled_from([*HOSTILE, "PAD", "ab", "12", "UNKNOWN", "the", " ", MARK])))
 def test_mixtures_of_hostile_lines_come_back_exactly(tokenizer: Tokenizer, fragments: list[str]) -> None:
     check_round_trip(tokenizer, "".join(fragments))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts=st.lists(st.text(CHARACTERS)))
 def test_a_batch_equals_its_texts_one_by_one(tokenizer: Tokenizer, texts: list[str]) -> None:
     batch = tokenizer.encode_batch(texts)
@@ -146,7 +146,7 @@ def test_a_batch_equals_its_texts_one_by_one(tokenizer: Tokenizer, texts: list[s
     assert tokenizer.decode_batch(batch) == texts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts=st.lists(st.one_of(st.text(CHARACTERS), st.sampled_from(HOSTILE))))
 def test_pieces_are_what_the_pattern_cuts(tokenizer: Tokenizer, texts: list[str]) -> None:
     for text, (ids, numbers) in zip(texts, tokenizer.encode_pieces(texts), strict=True):

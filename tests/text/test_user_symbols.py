@@ -44,7 +44,7 @@ def cut(text: str) -> list[str]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(TEXTS, TEXTS)
 @example("a<b>c", " <b> c ")
 @example("<b>", "XML XML  ")
@@ -63,7 +63,7 @@ def test_texts_come_back_and_each_symbol_is_one_id(one: str, other: str) -> None
         assert len(OWN.spans(text)) == len(ids)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(TEXTS, min_size=1, max_size=3), st.sampled_from([0.0, 0.3, 1.0]), st.booleans())
 def test_dropout_keeps_symbols_whole(rows: list[str], dropout: float, marked: bool) -> None:
     tokenizer = LanguageTokenizer(OWN, ["de", "en"], "en") if marked else OWN

@@ -76,7 +76,7 @@ def test_after_a_new_length_a_linear_schedule_falls_along_the_line_to_its_end():
 lengths = st.dictionaries(st.integers(0, 90), st.integers(1, 160), max_size=5)
 
 
-@examples(deadline=None, max_examples=40)
+@examples(max_examples=40)
 @given(lengths, st.sampled_from(SCHEDULES), st.integers(1, 100), st.integers(1, 100))
 def test_a_rate_never_rises_after_the_warmup_and_ends_where_the_schedule_ends(decisions, schedule, warmup, falling):
     config = settings(schedule=schedule, updates=warmup + falling, warmup=warmup)
@@ -92,7 +92,7 @@ def test_a_rate_never_rises_after_the_warmup_and_ends_where_the_schedule_ends(de
     assert all(rate >= 0 for rate in found)
 
 
-@examples(deadline=None, max_examples=40)
+@examples(max_examples=40)
 @given(lengths, st.integers(0, 90))
 def test_a_schedule_without_an_end_does_not_depend_on_the_length(decisions, warmup):
     config = settings(schedule="inverse_sqrt", warmup=warmup)
@@ -100,7 +100,7 @@ def test_a_schedule_without_an_end_does_not_depend_on_the_length(decisions, warm
     assert found == [learning_rate(config, step, 64) for step in range(1, len(found) + 1)]
 
 
-@examples(deadline=None, max_examples=40)
+@examples(max_examples=40)
 @given(
     *(st.integers(1, 120), st.integers(1, 120), st.integers(1, 50)),
     st.dictionaries(st.integers(1, 120), st.integers(1, 50), max_size=4),

@@ -66,7 +66,7 @@ def copied(source: str, translation: str) -> bool:
     return all(translation.count(value) == source.count(value) for value in VALUES)
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(SOURCES, st.booleans(), st.sampled_from([1, 3]))
 def test_every_text_appears_as_often_as_in_the_source(texts: list[str], shared: bool, beam: int) -> None:
     translator = UNTRAINED[shared]

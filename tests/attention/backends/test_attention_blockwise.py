@@ -56,7 +56,7 @@ def spelled_out(blocks: tuple[Block, ...], sizes: tuple[int, int, int, int]) -> 
     return allowed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_blocks_are_the_mask(data: st.DataObject) -> None:
     batch, kv_len = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))

@@ -68,7 +68,7 @@ def masks(batch: int, queries: int, keys: int, seed: int) -> list[Mask | None]:
     return kinds
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     half=st.booleans(),
     queries=st.one_of(st.integers(1, 40), st.integers(90, 420)),

@@ -53,7 +53,7 @@ def is_corner(p: Place, others: list[Place]) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(sets(SMALL), sets(NEAR), sets(FLOATS)))
 @example([(0.5, 0.5), (12.0, 12.0), (24.0, 24.0000000000000036)])
 def test_the_hull_is_what_no_triangle_of_others_covers(points: list[tuple[float, float]]) -> None:
@@ -101,7 +101,7 @@ def test_hulls_do_not_depend_on_the_size_of_the_numbers(power: int) -> None:
     assert convex_hull(np.ldexp(points, power).astype(np.float64) * [1.0, 0.5]) == convex_hull(points * [1.0, 0.5])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.one_of(sets(SMALL, 1), sets(FLOATS, 1)))
 def test_whole_numbers_are_the_points_times_one_power_of_two(points: list[tuple[float, float]]) -> None:
     numbers = whole(array(points))

@@ -40,7 +40,7 @@ def test_the_example_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("ascending", [False, True])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(numbers=st.lists(st.one_of(FINITE, st.sampled_from([0.0, -0.0, 1.0, 5e-324])), max_size=9))
 def test_sorting_is_a_stable_permutation_into_order(ascending: bool, numbers: list[float]) -> None:
     answer = Sort(ascending).solve(column(numbers)).tolist()
@@ -119,7 +119,7 @@ def test_names_lead_to_problems() -> None:
 # ------------------------------------------------------------------------------------------ the unit interval
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.one_of(FINITE, st.integers(-50, 50).map(float), st.sampled_from([0.0, -0.0])), min_size=1, max_size=6)
 )
@@ -147,7 +147,7 @@ def test_order_and_equality_survive_or_there_is_an_error(numbers: list[float]) -
     assert max(found) == (1 if gaps else 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(GRID, min_size=1, max_size=6), st.integers(-900, 900), st.integers(-3, 3))
 def test_shifted_and_stretched_lists_are_the_same_problem(numbers: list[float], power: int, shift: int) -> None:
     first = column(numbers)

@@ -63,7 +63,7 @@ def codes_and_lines(draw: st.DrawFn) -> Given:
     return merges, version, letters, draw(st.lists(line, min_size=1, max_size=6))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(given=codes_and_lines(), separator=st.sampled_from(["@@", "￭", "@"]), most=st.sampled_from([None, 0, 3]))
 def test_lines_are_the_package_s(given: Given, separator: str, most: int | None) -> None:
     merges, version, _, lines = given
@@ -74,7 +74,7 @@ def test_lines_are_the_package_s(given: Given, separator: str, most: int | None)
         assert ours.apply(line) == theirs.process_line(line)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(given=codes_and_lines(), frequent=st.randoms(use_true_random=False))
 def test_a_vocabulary_filters_as_the_package_s(given: Given, frequent: random.Random) -> None:
     merges, version, letters, lines = given
@@ -99,7 +99,7 @@ def test_an_alternative_of_a_glossary_that_a_word_begins_with() -> None:
 GLOSSARIES = [["USA"], ["a+", "U"], ["U|S", "b"], ["b$", "^a"], ["x*"], ["[aU]{2}"], [r"<\w+>"]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(given=codes_and_lines(), glossaries=st.sampled_from(GLOSSARIES))
 def test_glossaries_are_the_package_s(given: Given, glossaries: list[str]) -> None:
     merges, version, _, lines = given
@@ -150,7 +150,7 @@ def learned() -> Codes:
 # ------------------------------------------------------------------------------------------ undoing
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(line=st.text(st.sampled_from("aestmnä# </w>\t\u00a0中"), max_size=30))
 def test_undoing_gives_the_words_back(learned: Codes, line: str) -> None:
     single = " ".join(word for word in line.strip(EDGES).split(" ") if word)

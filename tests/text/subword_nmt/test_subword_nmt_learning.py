@@ -30,7 +30,7 @@ def package(lines: list[str], merges: int, min_frequency: int = 2) -> str:
 LETTERS = st.sampled_from(["ab ", "a ", "abc  ", "abcdefgh  ", "ab\u00a0 ", "ab\t\u3000  ", "a</w>  ", "a\\.*^ "])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lines=LETTERS.flatmap(lambda letters: st.lists(st.text(st.sampled_from(letters), max_size=40), max_size=30)),
     merges=st.sampled_from([3, 30, 250]),
