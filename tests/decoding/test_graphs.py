@@ -222,7 +222,7 @@ def test_a_step_decides_nothing_by_numbers_on_the_device(name: str, monkeypatch:
 
     # They read values only on a CPU, where nothing waits for them, and catch the error.
     monkeypatch.setattr(functional, "_can_inspect", lambda _: False)
-    model, bucket = model_of(name, encoder_layers=1, decoder_layers=1), Bucket(4, 1, 16, 16)
+    model, bucket = model_of(name), Bucket(4, 1, 16, 16)
     graphs = Graphs(model, capture)
     with FakeTensorMode(allow_non_fake_inputs=True):
         source = torch.zeros(3, 7, dtype=torch.long)

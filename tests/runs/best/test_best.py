@@ -489,7 +489,7 @@ def test_the_flags_of_each_use_give_its_validation_score(
 
 
 def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_from_nothing(
-    unchecked: None, leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
+    leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
 ) -> None:
     narrow = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 1}
     leave_out(narrow=narrow, small=False)
