@@ -84,6 +84,8 @@ def _find(words: Sequence[str], text: str) -> list[Range] | None:
 
 def _place(elements: Sequence[Element], source: Range, target: Range, words: _Words) -> str:
     """The translation's characters in ``target``, with the elements that stand in ``source``."""
+    if not elements:
+        return words.quote(words.text[target[0] : target[1]])
     free = [_overlap(span, target) for span in words.spans]
     placed: list[tuple[Range, int]] = []
     points = []

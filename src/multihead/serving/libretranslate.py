@@ -270,7 +270,7 @@ class LibreTranslate:
         except FormatError as error:
             raise ApiError(422, "invalid_request", str(error)) from None
         passages = [part.segment.text for part in document.parts if not isinstance(part, str)]
-        languages = None
+        languages = None  # where the models name none
         if asked.source is not None and asked.target is not None:
             languages, _ = await self._languages_of(asked.source, asked.target, "\n".join(passages))
             if languages is None:

@@ -1,6 +1,7 @@
 """OpenAPI descriptions of the routes: bodies, errors, headers, token.
 
-Nothing here changes what the server does; the tests compare every response with these descriptions.
+Nothing here changes what the routes do; `publish_schema` adds the one that sends the descriptions. The tests compare
+every response with them.
 """
 
 from __future__ import annotations
@@ -181,8 +182,8 @@ def _describe_error(status: int) -> dict[str, Any]:
 def publish_schema(app: FastAPI, public_paths: Collection[str] | None) -> None:
     """Add the route of the OpenAPI document, once all others are added.
 
-    The document is made at the first request: no other part of a server's start takes as long. If ``public_paths`` is
-    given, all other paths require a token.
+    The document is made at the first request, since that takes a few tenths of a second, for which no start has to
+    wait. If ``public_paths`` is given, all other paths require a token.
     """
 
     @functools.cache
