@@ -353,6 +353,15 @@ def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "_SPLITS", 2)
 
 
+@pytest.fixture
+def fewer_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test significance with 1,000 trials instead of 10,000."""
+    from multihead.metrics import significance
+
+    assert significance.TRIALS == 10_000
+    monkeypatch.setattr(significance, "TRIALS", 1_000)
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     """A headless Chromium for all files of this process."""

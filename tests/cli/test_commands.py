@@ -18,7 +18,6 @@ from multihead.bundle import model_digest
 from multihead.cli.main import main
 from multihead.cli.main import multihead as command
 from multihead.errors import ConfigurationError
-from multihead.metrics import significance
 from multihead.platforms import replace_closed_streams
 from multihead.runs import curves
 from multihead.serving import folders
@@ -124,9 +123,8 @@ def test_evaluate_prints_what_the_call_gives(call, trained, numbers, tmp_path):
     assert (tmp_path / "out.en").read_text(encoding="utf-8") == "".join(f"{x}\n" for x in expected.hypotheses)
 
 
-def test_evaluate_against_a_second_system(call, trained, numbers, tmp_path, monkeypatch):
-    assert significance.TRIALS == 10_000
-    monkeypatch.setattr(significance, "TRIALS", 1_000)
+@pytest.mark.usefixtures("fewer_trials")
+def test_evaluate_against_a_second_system(call, trained, numbers, tmp_path):
     (other := tmp_path / "other.en").write_text("one\n" * 20, encoding="utf-8")
     files = numbers.flags(numbers.test)
     expected = evaluate(trained, **numbers.test, against=other, resamples=60)

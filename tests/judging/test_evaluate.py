@@ -12,7 +12,6 @@ import pytest
 from multihead import Translator, evaluate
 from multihead.errors import ConfigurationError, DataError, SurroundingsError
 from multihead.judging import evaluate as evaluation
-from multihead.metrics import significance
 from multihead.metrics.scores import score
 from multihead.metrics.significance import score_systems
 
@@ -60,12 +59,9 @@ def test_translations_are_handed_over_before_they_are_scored(
     assert len(got) == 20
 
 
-def test_a_second_system_is_tested_in_pairs(
-    trained: Path, numbers: Any, references: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("fewer_trials")
+def test_a_second_system_is_tested_in_pairs(trained: Path, numbers: Any, references: list[str], tmp_path: Path) -> None:
     """A model and the file of its translations give the same result; the model's scores do not change."""
-    assert significance.TRIALS == 10_000
-    monkeypatch.setattr(significance, "TRIALS", 1_000)
     alone = evaluate(trained, **numbers.test, beam=2, resamples=60)
     worse = [" ".join(reversed(line.split())) for line in alone.hypotheses]
     (path := tmp_path / "worse.en").write_text("".join(line + "\n" for line in worse), encoding="utf-8")

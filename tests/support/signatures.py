@@ -136,8 +136,6 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
         finally:
             pop_shape_memo()
 
-    if f"{function.__module__}.{function.__qualname__}" in REPEATED:
-        return _some_of(call_with_sizes)
     if not any("{" in text for text in dimensions):
         return call_with_sizes if dimensions else call
     signature = inspect.signature(function)
@@ -171,7 +169,10 @@ def checked(thing: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     if isinstance(thing, property):
         parts = (thing.fget, thing.fset, thing.fdel)
         return property(*(part and checked(part, typechecker=typechecker) for part in parts))
-    return _checked_function(thing, typechecker) if inspect.isfunction(thing) else thing
+    if not inspect.isfunction(thing):
+        return thing
+    call = _checked_function(thing, typechecker)
+    return _some_of(call) if f"{thing.__module__}.{thing.__qualname__}" in REPEATED else call
 
 
 # --------------------------------------------------------------------------- tensors

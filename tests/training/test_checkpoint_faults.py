@@ -193,7 +193,7 @@ def test_without_a_fault(attempt, kind):
     assert disk.calls.count("write") >= 8
     assert disk.unforced == {}
     assert [pair for pair in disk.renamed if pair[1].name == f"{NEW[kind].state.step:08d}"] == []
-    is_old_or_new(folder, NEW[kind], True, set())
+    is_old_or_new(folder, NEW[kind], ended=True, judged=set())
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -207,7 +207,7 @@ def test_a_call_that_fails(attempt, kind, number):
             told += 1
             assert isinstance(error, SurroundingsError), (at, error)
             assert str(error).startswith(str(folder))
-        is_old_or_new(folder, NEW[kind], error is None, judged)
+        is_old_or_new(folder, NEW[kind], ended=error is None, judged=judged)
     assert told > 20
 
 
@@ -225,7 +225,7 @@ def test_a_process_or_a_machine_that_stops(attempt, kind):
             if how != "nothing":
                 fill(folder, left)
                 disk.lose_power(how)
-            is_old_or_new(folder, NEW[kind], error is None, judged)
+            is_old_or_new(folder, NEW[kind], ended=error is None, judged=judged)
     assert len(judged) > 20
 
 
@@ -246,4 +246,4 @@ def test_a_file_may_be_no_larger(begun, tmp_path, limit):
         assert "larger than files may be here" in str(error)  # noqa: PT017
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    is_old_or_new(folder, NEW["another"], ended, set())
+    is_old_or_new(folder, NEW["another"], ended, judged=set())
