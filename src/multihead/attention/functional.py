@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.attention.backends.blockwise import Blockwise
-from multihead.attention.backends.call import Backend, Call, Plan, describe_call, without_autocast
+from multihead.attention.backends.call import Backend, Call, Plan, describe_call
 from multihead.attention.backends.explicit import Explicit
 from multihead.attention.backends.flex import Flex
 from multihead.attention.backends.long import Long
@@ -29,6 +29,7 @@ from multihead.attention.biases import Bias
 from multihead.attention.masks import EndToEnd, Mask
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
+from multihead.kernels.native.tensors import without_autocast
 
 BackendName = Literal["auto", "explicit", "sdpa", "blockwise", "short", "long", "flex", "flex_eager", "varlen"]
 

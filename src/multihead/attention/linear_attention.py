@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.attention.backends.call import at_least_float32, without_autocast
+from multihead.attention.backends.call import at_least_float32
 from multihead.attention.masks import Causal, Mask, Padding
 from multihead.errors import MaskError, ShapeError
+from multihead.kernels.native.tensors import without_autocast
 
 CHUNK = 64
 """Positions that the causal form computes at once."""

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Float32, Int, Int64
 from torch import Tensor
 
+from multihead.kernels.native.tensors import without_autocast
+
 
 class Links(NamedTuple):
     """The links of a batch of pairs between target and source tokens, and how much they count."""
@@ -61,7 +63,7 @@ def guided_cross_entropy(
         links: the alignment; its positions are those of ``query`` and ``key``.
         weights: by what the loss of each row is multiplied.
     """
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         kind = torch.promote_types(query.dtype, torch.float32)
         scores = query.to(kind) @ key.to(kind).transpose(1, 2) / math.sqrt(query.shape[-1])  # [batch, target, source]
         beyond = torch.arange(key.shape[1], device=key.device) >= lengths[:, None]

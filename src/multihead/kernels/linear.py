@@ -40,7 +40,7 @@ from torch.autograd.function import once_differentiable
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels import products, soft_targets
 from multihead.kernels.native import check, load_kernels, thread_count
-from multihead.kernels.native.tensors import TYPES, library_for, pointer
+from multihead.kernels.native.tensors import TYPES, library_for, pointer, without_autocast
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.platforms import Processor, processor
 
@@ -93,8 +93,7 @@ def linear(
         if obstacle and library is not None:
             raise ConfigurationError(f"library='compiled' {obstacle}: write library=None")
         if not obstacle:
-            y = products.differentiable_product(x.reshape(-1, x.shape[-1]), weight, bias)
-            return y.view(*x.shape[:-1], weight.shape[0])
+            return products.differentiable_product(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -200,12 +199,9 @@ class _Linear(torch.autograd.Function):
     """Each of the three products by oneDNN; PyTorch computes gradients that are differentiated again."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
         return _linear_by_rows(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[0], inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -214,7 +210,7 @@ class _Linear(torch.autograd.Function):
         create_graph = torch.is_grad_enabled()
         grad_x = grad_weight = None
         # `backward` may be called under autocast even if the forward pass was not.
-        with torch.autocast("cpu", enabled=False):
+        with without_autocast("cpu"):
             if ctx.needs_input_grad[0]:
                 grad_x = g @ weight if create_graph else _linear_by_rows(g, weight.t(), None)
             if ctx.needs_input_grad[1]:
@@ -362,7 +358,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=accumulator) if weight.requires_grad else None
         grad_bias = torch.zeros_like(bias, dtype=accumulator) if bias is not None and bias.requires_grad else None
-        with torch.autocast(hidden.device.type, enabled=False):
+        with without_autocast(hidden.device.type):
             for start in range(0, len(target), LOSS_ROWS):
                 piece, labels = low_hidden[start : start + LOSS_ROWS], target[start : start + LOSS_ROWS]
                 own = None if soft is None else soft.rows(start, start + LOSS_ROWS)

@@ -10,6 +10,7 @@ when it is used.
 
 from __future__ import annotations
 
+from ctypes import CDLL
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.kernels.native import check, thread_count
-from multihead.kernels.native.tensors import library_for, pointer
+from multihead.kernels.native.tensors import library_for, pointer, without_autocast
 
 COLUMNS = 64
 """The number of input features must be a multiple of this where the gradient of the weight is wanted."""
@@ -38,19 +39,24 @@ def obstacle(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
 
 
 def product(
-    x: Float[Tensor, "rows in_features"],
+    x: Float[Tensor, "*axes in_features"],
     weight: Float[Tensor, "out in_features"],
     bias: Float[Tensor, " out"] | None = None,
-) -> Float[Tensor, "rows out"]:
+) -> Float[Tensor, "*axes out"]:
     """``x weight^T + bias``, where `obstacle` is None; a transposed weight is not copied. Not differentiable."""
     library = library_for(x, weight, bias)
     assert library is not None
-    (rows, in_features), out = x.shape, weight.shape[0]
     turned = not weight.is_contiguous() and weight.t().is_contiguous()
-    x, weight = x.detach().contiguous(), weight.detach()
-    weight = weight.t() if turned else weight.contiguous()
-    y, full = x.new_empty(rows, out), torch.float32
-    bias = None if bias is None else bias.detach().contiguous()
+    return _product(library, x, weight.t() if turned else weight.contiguous(), bias, turned=turned)
+
+
+def _product(library: CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool) -> Tensor:
+    """`product`; the weight is contiguous, and that of a transposed one is [in_features, out]."""
+    in_features, out = weight.shape if turned else reversed(weight.shape)
+    x, full = x.contiguous(), torch.float32
+    rows = x.numel() // max(1, in_features)
+    y = x.new_empty(*x.shape[:-1], out)
+    bias = None if bias is None else bias.contiguous()
     status = library.linear(
         *(pointer(x, rows * in_features, full), pointer(weight, out * in_features, full), pointer(bias, out, full)),
         *(pointer(y, rows * out, full), rows, in_features, out, turned, thread_count()),
@@ -60,8 +66,8 @@ def product(
 
 
 def add_weight_gradient(
-    g: Float[Tensor, "rows out"],
-    x: Float[Tensor, "rows in_features"],
+    g: Float[Tensor, "*axes out"],
+    x: Float[Tensor, "*axes in_features"],
     into: Float[Tensor, "out in_features"] | None = None,
     *,
     with_bias: bool = False,
@@ -72,9 +78,10 @@ def add_weight_gradient(
     """
     library = library_for(g, x, into)
     assert library is not None
-    (rows, out), in_features, full = g.shape, x.shape[1], torch.float32
+    out, in_features, full = g.shape[-1], x.shape[-1], torch.float32
+    rows = g.numel() // max(1, out)
     assert in_features % COLUMNS == 0
-    g, x = g.detach().contiguous(), x.detach().contiguous()
+    g, x = g.contiguous(), x.contiguous()
     total = x.new_empty(out, in_features) if into is None else into
     sums = x.new_empty(out) if with_bias else None
     status = library.linear_weight(
@@ -90,12 +97,9 @@ class _Linear(torch.autograd.Function):
     """Each of the three products by the kernel; PyTorch computes gradients that are differentiated again."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
         return product(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[0], inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -103,23 +107,29 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         create_graph = torch.is_grad_enabled()
+        library = library_for(g)
         grad_x = grad_weight = grad_bias = None
         # `backward` may be called under autocast even if the forward pass was not.
-        with torch.autocast("cpu", enabled=False):
-            if create_graph or library_for(g) is None:
+        with without_autocast("cpu"):
+            if create_graph or library is None:
                 grad_x = g @ weight if wants_x else None
+                g, x = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (g, x))
                 grad_weight = g.t() @ x if wants_weight else None
                 return grad_x, grad_weight, g.sum(0) if wants_bias else None
             if wants_x:
-                grad_x = product(g, weight.t())
+                grad_x = _product(library, g, weight.contiguous(), None, turned=True)
             if wants_weight:
                 grad_weight, grad_bias = add_weight_gradient(g, x, with_bias=wants_bias)
             elif wants_bias:
-                grad_bias = g.sum(0)
+                grad_bias = g.sum(tuple(range(g.dim() - 1)))
         return grad_x, grad_weight, grad_bias
 
 
-def differentiable_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def differentiable_product(
+    x: Float[Tensor, "*axes in_features"],
+    weight: Float[Tensor, "out in_features"],
+    bias: Float[Tensor, " out"] | None = None,
+) -> Float[Tensor, "*axes out"]:
     """`product`, differentiable any number of times."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -36,6 +36,7 @@ from multihead.attention.multihead import MultiHeadAttention, PackedLinear
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import serialize_tensors
 from multihead.kernels.linear import Linear, linear
+from multihead.kernels.native.tensors import without_autocast
 from multihead.models.layers import FeedForward
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
@@ -67,7 +68,7 @@ class _Adapted(nn.Module):
     def weight(self) -> Float[Tensor, "out in"]:
         """W', differentiable with respect to A and B, in the type of W also under autocast."""
         sizes = _sizes(self)
-        with torch.autocast(self.base.device.type, enabled=False):
+        with without_autocast(self.base.device.type):
             parts = zip(self.b.split_with_sizes(sizes), self.a.chunk(len(sizes)), strict=True)
             return torch.add(self.base, torch.cat([b @ a for b, a in parts]), alpha=self.factor)
 

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from multihead.attention import Causal, EndToEnd, Mask, MultiHeadAttention, Padding, RelativeBias, SlidingWindow
+from multihead.attention import Causal, EndToEnd, Mask, Padding, RelativeBias, SlidingWindow
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.guided import Links
@@ -191,7 +191,7 @@ class Transformer(Network):
             given = source, source_lengths, target_input, target_output, soft, weights
             return super().loss(*given, smoothing=smoothing)
         real = target_output != self.config.padding_id
-        states = self.states_at(source, source_lengths, target_input, real)
+        states = self._packed_states_at(source, source_lengths, target_input, real)
         labels, factors = target_output[real], per_token(weights, real)
         return linear_cross_entropy(states, self.output.weight, labels, smoothing, self.output.bias, soft, factors)
 
@@ -237,13 +237,17 @@ class Transformer(Network):
         """As `Network.states_at`; on a CPU computed from the packed batch where the kernels allow it."""
         if not self._packs(source, target):
             return super().states_at(source, source_lengths, target, real)
+        return self._packed_states_at(source, source_lengths, target, real)
+
+    def _packed_states_at(self, source: Tensor, source_lengths: Tensor, target: Tensor, real: Tensor) -> Tensor:
         packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
         return self._states_packed(packed, pack(target, real.sum(1), self.config.padding_id))[0]
 
     @property
     def _is_captured(self) -> bool:
         """Whether `inspection.capture` records an attention, for which each sentence has a row of its own."""
-        return any(isinstance(part, MultiHeadAttention) and "mix" in vars(part) for part in self.modules())
+        layers = (*self.encoder, *self._decoder_layers())
+        return any("mix" in vars(part) for layer in layers for part in layer.children())
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""

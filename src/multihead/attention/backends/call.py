@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -331,10 +330,3 @@ def _is_training(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | Bias 
     if bias is not None and is_learned(bias):
         return True
     return query.requires_grad or key.requires_grad or value.requires_grad
-
-
-def without_autocast(device_type: str) -> AbstractContextManager[object]:
-    """Switch autocast off, where the device has it: the types of a computation are settled."""
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()

@@ -148,7 +148,7 @@ def _limits_of(call: Call) -> _Limits | None:
     (mask,) = others
     if isinstance(mask, EndToEnd):
         row = mask.row
-        fits = row is not None and sizes.batch == 1 and (row.aligned or not causal)
+        fits = len(row.query_lengths) > 0 and sizes.batch == 1 and (row.aligned or not causal)
         return _Limits(None, None, row, causal) if fits else None
     if not isinstance(mask, Padding) or mask.lengths.shape[0] != sizes.batch or mask.lengths.is_cuda:
         return None
@@ -307,12 +307,14 @@ class _Rows(NamedTuple):
         parts = (self.key_lengths, self.query_lengths, self.key_starts, self.query_starts)
         return tuple(pointer(part, self.sequences, torch.int64) for part in parts)
 
-    def clear_tail(self, query_like: Tensor, *key_like: Tensor) -> None:
-        """Zero what is behind the last sequence of a packed row, which the kernel does not write."""
-        if self.totals is not None:
-            for total, tensors in zip(self.totals, ((query_like,), key_like), strict=True):
-                for tensor in tensors:
-                    tensor[:, :, total:] = 0
+    def clear_tail(self, query_like: Tensor, key_like: Tensor | None = None) -> None:
+        """Zero what is behind the last sequence of a packed row, which the kernel does not write.
+
+        The last axis but one of a tensor is that of the row.
+        """
+        for total, tensor in zip(self.totals or (), (query_like, key_like), strict=False):
+            if tensor is not None and total < tensor.shape[-2]:
+                tensor.narrow(-2, total, tensor.shape[-2] - total).zero_()
 
 
 class _Rule(NamedTuple):
@@ -360,7 +362,8 @@ class _Attention(torch.autograd.Function):
         query, key, value = ctx.saved_tensors
         gradient, rule, (queries, keys) = dense_rows(gradients[0].resolve_neg()), ctx.rule, ctx.shapes
         of_query = empty_joined(query)
-        of_key, of_value = empty_joined(key, 2).unbind()
+        of_keys = empty_joined(key, 2)
+        of_key, of_value = of_keys.unbind()
         dtype = gradient.dtype
         query_at, gradient_at, of_query_at = addresses(queries, dtype, query, gradient, of_query)
         key_at, value_at, *of_keys_at = addresses(keys, dtype, key, value, of_key, of_value)
@@ -370,5 +373,5 @@ class _Attention(torch.autograd.Function):
             *rule.arguments(query),
         )
         check(status)
-        rule.rows.clear_tail(of_query, of_key, of_value)
+        rule.rows.clear_tail(of_query, of_keys)
         return of_query, of_key, of_value, None

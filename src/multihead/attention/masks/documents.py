@@ -6,8 +6,9 @@ backend can compute one document after the other (:mod:`multihead.attention.back
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,55 +22,30 @@ from multihead.attention.masks.standard import as_lengths
 from multihead.errors import MaskError, ShapeError
 
 
-class Document(Mask):
-    """A query sees the keys of its own document: those with the same id.
+class _Ids(NamedTuple):
+    """The number of the document at each position."""
 
-    Add ``& Causal()`` for language models, ``& Padding(lengths)`` if what is behind the last document is padding.
+    tensor: Int[Tensor, "rows length"]
+    host: NDArray[np.int64] | None
+    """The same numbers on the host; None if they are on another device."""
 
-    Args:
-        ids: [batch, length], or [length] if all rows are packed alike: the number of the document that each
-            position belongs to, as a tensor or as plain numbers. Plain numbers and tensors on the CPU are read when the
-            mask is made; tensors on another device never are.
-        key_ids: the ids of the keys where those are not the queries' own positions (a cache, another text).
 
-    Raises:
-        MaskError: the ids are not integers.
-        ShapeError: they have other axes, or different numbers of rows.
-    """
+class _Documents(Mask):
+    """A query sees the keys that have the same id. A subclass says which ids there are."""
 
-    def __init__(
-        self,
-        ids: Tensor | Sequence[int] | Sequence[Sequence[int]],
-        key_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        self.ids, self._host_ids = _as_ids(ids, "ids")
-        self.key_ids, self._host_key_ids = (
-            (self.ids, self._host_ids) if key_ids is None else _as_ids(key_ids, "key_ids")
-        )
-        rows, key_rows = self.ids.shape[0], self.key_ids.shape[0]
-        if rows != key_rows and rows != 1 and key_rows != 1:
-            raise ShapeError(f"ids has {rows} rows and key_ids {key_rows}: give as many of each")
+    @abstractmethod
+    def _sides(self) -> tuple[_Ids, _Ids]:
+        """The ids of queries and keys; the same object if keys have those of the queries."""
 
-    @classmethod
-    def from_lengths(cls, lengths: Sequence[int] | Sequence[Sequence[int]], length: int | None = None) -> Document:
-        """Documents of these lengths, one after the other: [3, 5, 2] in every row, or [[3, 5, 2], [10]] by row.
+    @property
+    def ids(self) -> Int[Tensor, "rows length"]:
+        """The ids of the queries."""
+        return self._sides()[0].tensor
 
-        Args:
-            lengths: of the documents.
-            length: of the rows (default: the longest sum); the remainder of a row is one more document.
-
-        Raises:
-            ShapeError: they do not fit into ``length``.
-        """
-        rows: list[Any] = list(lengths)
-        if not any(isinstance(row, Sequence) for row in rows):
-            rows = [rows]
-        longest = max((sum(row) for row in rows), default=0)
-        length = longest if length is None else length
-        if longest > length or any(count < 0 for row in rows for count in row):
-            raise ShapeError(f"documents of the lengths {lengths} do not fit into rows of {length}")
-        full = [[*row, length - sum(row)] for row in rows]
-        return cls([[number for number, count in enumerate(row) for _ in range(count)] for row in full])
+    @property
+    def key_ids(self) -> Int[Tensor, "rows length"]:
+        """The ids of the keys."""
+        return self._sides()[1].tensor
 
     @property
     def device(self) -> torch.device | None:
@@ -96,17 +72,18 @@ class Document(Mask):
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
         """The first and last key of each query's document, if every document is one stretch of known keys."""
         self._check(q_len, kv_len)
-        if self._host_ids is None or self._host_key_ids is None:
+        (_, query_ids), (_, key_ids) = self._sides()
+        if query_ids is None or key_ids is None:
             return None
-        runs = [_runs(row) for row in self._host_key_ids]
+        runs = [_runs(row) for row in key_ids]
         if any(row is None for row in runs):
             return None
-        rows = max(len(self._host_ids), len(runs))
+        rows = max(len(query_ids), len(runs))
         low, high = np.zeros((2, rows, q_len), np.int64)
         for row in range(rows):
             documents = runs[row % len(runs)]
             assert documents is not None
-            ids = self._host_ids[row % len(self._host_ids)]
+            ids = query_ids[row % len(query_ids)]
             # The place of each query's id among the sorted ids of the documents; a query without keys sees nothing.
             place = np.searchsorted(documents.ids, ids).clip(max=max(len(documents.ids) - 1, 0))
             if len(documents.ids):
@@ -125,6 +102,58 @@ class Document(Mask):
                 f"there are ids for {queries} queries and {keys} keys, but {q_len} queries and {kv_len} keys{hint}"
             )
 
+
+class Document(_Documents):
+    """A query sees the keys of its own document: those with the same id.
+
+    Add ``& Causal()`` for language models, ``& Padding(lengths)`` if what is behind the last document is padding.
+
+    Args:
+        ids: [batch, length], or [length] if all rows are packed alike: the number of the document that each
+            position belongs to, as a tensor or as plain numbers. Plain numbers and tensors on the CPU are read when the
+            mask is made; tensors on another device never are.
+        key_ids: the ids of the keys where those are not the queries' own positions (a cache, another text).
+
+    Raises:
+        MaskError: the ids are not integers.
+        ShapeError: they have other axes, or different numbers of rows.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor | Sequence[int] | Sequence[Sequence[int]],
+        key_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        queries = _as_ids(ids, "ids")
+        self._given = queries, queries if key_ids is None else _as_ids(key_ids, "key_ids")
+        rows, key_rows = (len(side.tensor) for side in self._given)
+        if rows != key_rows and rows != 1 and key_rows != 1:
+            raise ShapeError(f"ids has {rows} rows and key_ids {key_rows}: give as many of each")
+
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | Sequence[Sequence[int]], length: int | None = None) -> Document:
+        """Documents of these lengths, one after the other: [3, 5, 2] in every row, or [[3, 5, 2], [10]] by row.
+
+        Args:
+            lengths: of the documents.
+            length: of the rows (default: the longest sum); the remainder of a row is one more document.
+
+        Raises:
+            ShapeError: they do not fit into ``length``.
+        """
+        rows: list[Any] = list(lengths)
+        if not any(isinstance(row, Sequence) for row in rows):
+            rows = [rows]
+        longest = max((sum(row) for row in rows), default=0)
+        length = longest if length is None else length
+        if longest > length or any(count < 0 for row in rows for count in row):
+            raise ShapeError(f"documents of the lengths {lengths} do not fit into rows of {length}")
+        full = [[*row, length - sum(row)] for row in rows]
+        return cls([[number for number, count in enumerate(row) for _ in range(count)] for row in full])
+
+    def _sides(self) -> tuple[_Ids, _Ids]:
+        return self._given
+
     def __repr__(self) -> str:
         ids = f"<{list(self.ids.shape)}>" if self.ids.numel() > 32 else self.ids.tolist()
         if self.key_ids is self.ids:
@@ -133,7 +162,7 @@ class Document(Mask):
         return f"Document({ids}, key_ids={keys})"
 
 
-class EndToEnd(Document):
+class EndToEnd(_Documents):
     """Sequences end to end in a single row: queries of the n-th sequence see its keys and no others.
 
     Args:
@@ -154,15 +183,32 @@ class EndToEnd(Document):
         key_lengths: Int[Tensor, " _"] | None = None,
         keys: int | None = None,
     ) -> None:
-        lengths = _checked_lengths(lengths)
-        key_lengths = lengths if key_lengths is None else _checked_lengths(key_lengths)
-        if len(lengths) != len(key_lengths):
-            raise ShapeError(f"{len(lengths)} sequences of queries and {len(key_lengths)} of keys")
-        super().__init__(
-            _sequence_ids(lengths, queries, -1), _sequence_ids(key_lengths, queries if keys is None else keys, -2)
-        )
-        self.row = PackedRow(lengths, key_lengths) if len(lengths) else None
-        """The sequences as a kernel takes them; None if there are none."""
+        self._extents = queries, queries if keys is None else keys
+        self._made: tuple[_Ids, _Ids] | None = None
+        self.row = PackedRow(lengths, lengths if key_lengths is None else key_lengths)
+        """The sequences as a kernel takes them."""
+        for total, length in zip(self.row.totals, self._extents, strict=True):
+            if total > length:
+                raise ShapeError(f"sequences of {total} positions do not fit into a row of {length}")
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return 1, 1
+
+    def _sides(self) -> tuple[_Ids, _Ids]:
+        if self._made is None:  # seldom: the kernel for packed rows takes `row` instead
+            length, key_length = self._extents
+            queries, keys = _sequence_ids(self.row.query_lengths, length, -1), self.row.key_lengths
+            self._made = queries, _sequence_ids(keys, key_length, -2)
+        return self._made
+
+    def __repr__(self) -> str:
+        (length, key_length), row = self._extents, self.row
+        return f"EndToEnd({row.query_lengths.tolist()}, {length}, {row.key_lengths.tolist()}, {key_length})"
 
 
 class PackedRow:
@@ -174,18 +220,20 @@ class PackedRow:
 
     Raises:
         MaskError: the lengths are not integers.
-        ShapeError: a length is negative or above 2^31; the numbers of sequences differ, or there are none.
+        ShapeError: a length is negative or above 2^31, or the numbers of sequences differ.
     """
 
     def __init__(self, query_lengths: Int[Tensor, " _"], key_lengths: Int[Tensor, " _"]) -> None:
-        if len(query_lengths) != len(key_lengths) or not len(query_lengths):
-            raise ShapeError(f"{len(query_lengths)} sequences of queries and {len(key_lengths)} of keys")
-        queries, keys = _checked_lengths(query_lengths), _checked_lengths(key_lengths)
-        self.query_lengths, self.key_lengths = queries, keys
-        self.query_starts, self.key_starts = queries.cumsum(0) - queries, keys.cumsum(0) - keys
-        self.longest_query, self.longest_key = int(queries.max()), int(keys.max())
+        # NumPy takes a fraction of PyTorch's time for so few numbers.
+        queries = _checked_lengths(query_lengths)
+        keys = queries if key_lengths is query_lengths else _checked_lengths(key_lengths)
+        if len(queries) != len(keys):
+            raise ShapeError(f"{len(queries)} sequences of queries and {len(keys)} of keys")
+        self.query_lengths, self.key_lengths = torch.from_numpy(queries), torch.from_numpy(keys)
+        self.query_starts, self.key_starts = (torch.from_numpy(own.cumsum() - own) for own in (queries, keys))
+        self.longest_query, self.longest_key = (int(own.max(initial=0)) for own in (queries, keys))
         self.totals = int(queries.sum()), int(keys.sum())
-        self.aligned = torch.equal(queries, keys)
+        self.aligned = np.array_equal(queries, keys)
 
     @property
     def longest(self) -> int:
@@ -193,27 +241,24 @@ class PackedRow:
         return max(self.longest_query, self.longest_key)
 
 
-def _checked_lengths(lengths: Tensor) -> Int[Tensor, " _"]:
-    """A copy of lengths on the CPU as int64, which no one else can change.
+def _checked_lengths(lengths: Tensor) -> NDArray[np.int64]:
+    """A copy of lengths on the CPU, which no one else can change.
 
     Raises:
         MaskError: they are not integers.
         ShapeError: they do not have one axis, or one is negative or so large that sums would overflow.
     """
-    copied = as_lengths(lengths, "lengths")[0].to("cpu", torch.int64).contiguous()
-    if len(copied) and not (int(copied.min()) >= 0 and int(copied.max()) < 1 << 31):
-        raise ShapeError(f"lengths are from 0 to 2^31 - 1, got {int(copied.min())} to {int(copied.max())}")
+    copied: NDArray[np.int64] = as_lengths(lengths, "lengths")[0].to("cpu", torch.int64).numpy()
+    if not (copied.min(initial=0) >= 0 and copied.max(initial=0) < 1 << 31):
+        raise ShapeError(f"lengths are from 0 to 2^31 - 1, got {copied.min()} to {copied.max()}")
     return copied
 
 
-def _sequence_ids(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:
+def _sequence_ids(lengths: Tensor, length: int, rest: int) -> _Ids:
     """The number of the sequence at each position of a row, and ``rest`` behind the last one."""
-    total = int(lengths.sum())
-    if total > length:
-        raise ShapeError(f"sequences of {total} positions do not fit into a row of {length}")
-    ids = torch.full((length,), rest)
-    ids[:total] = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    return ids
+    ids, own = np.full((1, length), rest), np.arange(len(lengths)).repeat(lengths.numpy())
+    ids[0, : len(own)] = own
+    return _Ids(torch.from_numpy(ids), ids)
 
 
 class _Runs:
@@ -233,7 +278,7 @@ def _runs(row: NDArray[np.int64]) -> _Runs | None:
     return None if np.any(ids[1:] == ids[:-1]) else _Runs(ids, starts[order], stops[order])
 
 
-def _as_ids(ids: Any, name: str) -> tuple[Int[Tensor, "rows length"], NDArray[np.int64] | None]:
+def _as_ids(ids: Any, name: str) -> _Ids:
     """The ids as a tensor of the mask's own, and as NumPy numbers if they are on the host."""
     try:
         tensor = ids.clone() if isinstance(ids, Tensor) else torch.tensor(ids)
@@ -246,4 +291,4 @@ def _as_ids(ids: Any, name: str) -> tuple[Int[Tensor, "rows length"], NDArray[np
     tensor = tensor[None] if tensor.dim() == 1 else tensor
     # Tensors that a compiler traces with have no values, nor have subclasses (fake, functional).
     readable = type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-    return tensor, tensor.numpy().astype(np.int64) if readable else None
+    return _Ids(tensor, tensor.numpy().astype(np.int64) if readable else None)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from multihead.attention.backends.call import at_least_float32
+from multihead.kernels.native.tensors import without_autocast
 
 IMPOSSIBLE = -1e30
 """Replaces -inf: sums and differences stay finite, so no NaN arises, and its exp is exactly 0."""
@@ -52,7 +53,7 @@ def log_partition(family: Family, potentials: Tensor) -> tuple[Tensor, Tensor]:
     Half-precision potentials are computed in float32; the results have their type.
     """
     work = at_least_float32(potentials)
-    with torch.autocast(potentials.device.type, enabled=False):
+    with without_autocast(potentials.device.type):
         log_z, marginals = _LogPartition.apply(work, family)  # type: ignore[no-untyped-call]
     return log_z.to(potentials.dtype), marginals.to(potentials.dtype)
 

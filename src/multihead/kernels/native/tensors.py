@@ -1,16 +1,21 @@
 """Tensors as arguments of compiled kernels, each checked.
 
 Kernels read and write memory without bounds. Every tensor that they get passes through `pointer`, which checks its
-size, its type and its place; tensors with strides pass through `addresses`.
+size, its type and its place; tensors with strides pass through `addresses`. Where the types of a computation are
+settled, `without_autocast` keeps autocast from changing them.
 """
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from multihead.errors import ShapeError
 from multihead.kernels.native import load_kernels
@@ -21,7 +26,10 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
     """The compiled kernels, if they support these tensors: plain ones on the CPU, in float32 or bfloat16."""
-    if torch.compiler.is_compiling() or _is_transformed():
+    # Called several times for each operation, so names are looked up once.
+    if is_compiling() or _are_functorch_transforms_active() or _get_tracing_state() is not None:
+        return None
+    if forward_ad._current_level >= 0:  # forward-mode differentiation
         return None
     for tensor in tensors:
         if tensor is None:
@@ -36,13 +44,12 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
 _PLAIN = (Tensor, nn.Parameter)
 
 
-def _is_transformed() -> bool:
-    """Whether torch.func's transforms, torch.jit's tracer or forward-mode differentiation are active."""
-    return bool(
-        torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
+def without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Switch autocast off, where the device has it and it is on: entering `torch.autocast` takes as long as a small
+    operation."""
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None:

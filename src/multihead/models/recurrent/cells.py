@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from multihead.attention import PackedLinear
+from multihead.kernels.native.tensors import without_autocast
 
 CellState = tuple[Float[Tensor, "rows width"], ...]
 """State of a layer: (h,) of a GRU, (h, c) of an LSTM."""
@@ -46,7 +47,7 @@ def run_layers(layers: nn.Module, x: Tensor | PackedSequence, state: Any = None)
         or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     ):
         return layers(x, state)  # type: ignore[no-any-return]
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast("cpu"):
         return layers(x.float(), state if state is None else tuple(part.float() for part in state))  # type: ignore[no-any-return]
 
 
