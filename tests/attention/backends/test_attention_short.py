@@ -125,6 +125,8 @@ def test_sequences_end_to_end_see_their_own_keys() -> None:
     want[0:3, 0:2] = want[3:4, 2:7] = want[4:8, 7:8] = True
     assert torch.equal(seen, want)
     assert EndToEnd(torch.tensor([], dtype=torch.long), 4).dense(4, 4).sum() == 0
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    assert attention(x, x, x, mask=EndToEnd(torch.tensor([], dtype=torch.long), 4))[0].sum() == 0
     with pytest.raises(ShapeError, match="8 positions do not fit into a row of 7"):
         EndToEnd(WORDS, 7)
     with pytest.raises(ShapeError, match="3 sequences of queries and 2 of keys"):

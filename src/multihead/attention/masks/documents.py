@@ -256,7 +256,7 @@ def _checked_lengths(lengths: Tensor) -> NDArray[np.int64]:
 
 def _sequence_ids(lengths: Tensor, length: int, rest: int) -> _Ids:
     """The number of the sequence at each position of a row, and ``rest`` behind the last one."""
-    ids, own = np.full((1, length), rest), np.arange(len(lengths)).repeat(lengths.numpy())
+    ids, own = np.full((1, length), rest, np.int64), np.arange(len(lengths)).repeat(lengths.numpy())
     ids[0, : len(own)] = own
     return _Ids(torch.from_numpy(ids), ids)
 
