@@ -290,10 +290,15 @@ def weights_digests(folder: Path) -> list[str]:
     if isinstance(found, OpenFolder):
         with found:
             return [found.digest(WEIGHTS)]
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    digests = read_stable(folder, lambda: {name: sha256_of(files[name]) for name in sorted(files)})
+    digests = read_stable(folder, lambda: _digests_of_files(folder))
     read, every = [digest for name, digest in digests.items() if _may_be_read(name)], list(digests.values())
     return list(dict.fromkeys(hashlib.sha256("".join(some).encode()).hexdigest() for some in (read, every)))
+
+
+def _digests_of_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of all files below a folder, in the order of their names."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: sha256_of(files[name]) for name in sorted(files)}
 
 
 def _may_be_read(name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from multihead import bundle
 from multihead.bundle import (
     SHORTLIST,
     load_bundle,
@@ -137,6 +138,21 @@ def test_the_digest_of_a_folder_is_of_the_files_that_readers_may_open(eole: Path
         (eole / name).write_text(name, encoding="utf-8")
         found.add(weights_digest(eole))
     assert len(found) == 7
+
+
+def test_a_file_that_comes_while_others_are_read_is_part_of_the_digest(
+    eole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> str:
+        if not late.exists():
+            late.write_bytes(b"more weights")
+        return sha256_of(path)
+
+    before, late = weights_digest(eole), eole / "model.01.safetensors"
+    monkeypatch.setattr(bundle, "sha256_of", read)
+    during = weights_digest(eole)
+    monkeypatch.undo()
+    assert during == weights_digest(eole) != before
 
 
 def test_a_folder_without_config_json_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
