@@ -47,6 +47,8 @@ def test_any_axes_and_strides() -> None:
     wide, weight, bias = tensors((3, 40, 128), (24, 64), (24,))
     given = [wide[:, ::2, 64:], weight, bias]
     assert_close(gradients(given, library="compiled"), gradients([tensor.double() for tensor in given]))
+    one = [wide[0, 0, 64:], weight, bias]
+    assert_close(gradients(one, library="compiled"), gradients([tensor.double() for tensor in one]))
     (empty,) = tensors((0, 64))
     found = gradients([empty, weight, bias], library="compiled")
     assert [tuple(tensor.shape) for tensor in found] == [(0, 24), (0, 64), (24, 64), (24,)]
@@ -92,6 +94,9 @@ def test_only_the_gradients_that_are_wanted() -> None:
     y = linear(x, weight, bias.requires_grad_(), library="compiled")  # 60 features: the weight is not trained
     y.sum().backward()
     torch.testing.assert_close(bias.grad, torch.full((64,), 70.0))
+    bias.grad = None
+    linear(x[0], weight, bias, library="compiled").sum().backward()
+    torch.testing.assert_close(bias.grad, torch.ones(64))
     with torch.no_grad():
         assert not linear(x, weight, bias, library="compiled").requires_grad
 

@@ -121,7 +121,7 @@ class _Linear(torch.autograd.Function):
             if wants_weight:
                 grad_weight, grad_bias = add_weight_gradient(g, x, with_bias=wants_bias)
             elif wants_bias:
-                grad_bias = g.sum(tuple(range(g.dim() - 1)))
+                grad_bias = g.reshape(-1, g.shape[-1]).sum(0)
         return grad_x, grad_weight, grad_bias
 
 

@@ -80,9 +80,6 @@ Given: TypeAlias = Examples | Portion
 class Trainable(Protocol):
     """A model that can be trained: a `torch.nn.Module` with a ``loss``."""
 
-    training: bool
-    """As in `torch.nn.Module`."""
-
     @property
     def loss(self) -> Callable[..., Loss]:
         """``loss(*inputs, smoothing)``: summed over all predictions; randomness comes from PyTorch's generator.

@@ -164,8 +164,7 @@ def train_step(
         RejectedUpdateError: loss or gradient is not finite, or the gradient is too large; nothing was changed.
         PeerEnded: another process has ended; nothing was changed.
     """
-    if not model.training:  # not again at each update: it visits all modules
-        model.train()
+    model.train()
     optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -184,7 +184,6 @@ class EndToEnd(_Documents):
         keys: int | None = None,
     ) -> None:
         self._extents = queries, queries if keys is None else keys
-        self._made: tuple[_Ids, _Ids] | None = None
         self.row = PackedRow(lengths, lengths if key_lengths is None else key_lengths)
         """The sequences as a kernel takes them."""
         for total, length in zip(self.row.totals, self._extents, strict=True):
@@ -200,11 +199,13 @@ class EndToEnd(_Documents):
         return 1, 1
 
     def _sides(self) -> tuple[_Ids, _Ids]:
-        if self._made is None:  # seldom: the kernel for packed rows takes `row` instead
-            length, key_length = self._extents
-            queries, keys = _sequence_ids(self.row.query_lengths, length, -1), self.row.key_lengths
-            self._made = queries, _sequence_ids(keys, key_length, -2)
-        return self._made
+        """Made when they are read, which is seldom: the kernel for packed rows takes `row` instead."""
+        (length, key_length), row = self._extents, self.row
+        return self.cached(
+            "ids",
+            None,
+            lambda: (_sequence_ids(row.query_lengths, length, -1), _sequence_ids(row.key_lengths, key_length, -2)),
+        )
 
     def __repr__(self) -> str:
         (length, key_length), row = self._extents, self.row
