@@ -351,8 +351,8 @@ def memory_by_windows() -> Memory | None:
     return Memory(status.total, status.free)
 
 
-_ZEN_5 = 26
-"""Processor family of the first AMD processors with 512-bit arithmetic."""
+_ZEN_4, _ZEN_5 = "25", 26
+"""Processor families of AMD: the one with AVX-512 in halves, shared with Zen 3; the first with 512-bit arithmetic."""
 
 
 class Processor(NamedTuple):
@@ -366,6 +366,11 @@ class Processor(NamedTuple):
     @property
     def is_amd(self) -> bool:
         return self.facts.get("vendor_id") == "AuthenticAMD"
+
+    @property
+    def is_zen_4(self) -> bool:
+        """Whether it is an AMD processor of Zen 4, which computes 512 bits in two halves, and may use them."""
+        return self.is_amd and self.facts.get("cpu family") == _ZEN_4 and "avx512f" in self.features
 
     @property
     def is_zen_5(self) -> bool:

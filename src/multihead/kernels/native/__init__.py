@@ -500,13 +500,15 @@ _KERNELS = {
     "long_attention_backward": "ppppppppppp" + "ipppifl",
     "linear": "pppp" + "lllil",
     "linear_weight": "pppp" + "lllil",
+    "half_linear": "pipippi" + "lllil",
+    "half_linear_weight": "pipipp" + "lllil",
 }
 THREADS = Path(__file__).with_name("threads.cpp")
 """Compiled into every library."""
 
 KERNELS = Library(
     "kernels",
-    tuple(Path(__file__).with_name(n) for n in ("kernels.cpp", "tiles.h", "directions.h", "long_attention.h")),
+    tuple(Path(__file__).with_name(n) for n in ("kernels.cpp", "tiles.h", "directions.h", "half_linear.h", "long_attention.h")),
     {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
 )
 """The operations of a training update."""

@@ -1181,4 +1181,5 @@ extern "C" int linear_weight(const float *g, const float *x, float *dw, float *d
 }
 
 #include "directions.h"
+#include "half_linear.h"
 #include "long_attention.h"

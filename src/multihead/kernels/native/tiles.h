@@ -33,8 +33,8 @@ typedef u32 words __attribute__((vector_size(FLOATS * 4), aligned(4), may_alias)
 typedef uint16_t halves __attribute__((vector_size(FLOATS * 2), aligned(2), may_alias));
 
 static inline vec splat(float x) { return x - vec{}; }
-static inline i64 down(i64 x, i64 step) { return x / step * step; }
-static inline i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
+static constexpr i64 down(i64 x, i64 step) { return x / step * step; }
+static constexpr i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
 
 // ------------------------------------------------------------------------------------------------------------- words
 
