@@ -551,12 +551,16 @@ static void rotate_(const T *x, i64 step, T *y, const float *turns, i64 rows, i6
             for (i64 h = 0; h < width; h += dim) {
                 const T *from = x + r * step + h;
                 T *to = y + r * width + h;
-#pragma omp simd
-                for (i64 i = 0; i < half; i++) {
+                const auto turn = [=](i64 i) {
                     const float a = load(from[i]), b = load(from[half + i]), s = sine[i] * sign;
                     store(to[i], a * cosine[i] - b * s);
                     store(to[half + i], a * s + b * cosine[i]);
-                }
+                };
+                i64 first = 0;
+                for (; first + 8 <= half; first += 8)  // a known number, so that none is left to a loop of single ones
+#pragma omp simd
+                    for (i64 i = 0; i < 8; i++) turn(first + i);
+                for (; first < half; first++) turn(first);
             }
         }
     }
