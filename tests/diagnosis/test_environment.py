@@ -55,7 +55,7 @@ def test_the_steps_tell_what_is_imported_here(capsys: pytest.CaptureFixture[str]
     assert found["devices"]["cuda"] is None or torch.cuda.is_available() or torch.version.cuda
     for step, native in (("kernels", load_kernels()), ("search", load_search_library())):
         assert found[step] == {"compiled": native.library is not None, "reason": native.reason}
-    assert found["products"] == {"library": library_for_this_processor()}
+    assert found["products"] == {"library": library_for_this_processor(), "half": library_for_this_processor(True)}
 
 
 def test_every_cuda_device_is_told_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The compiled linear map equals float64, row by row, including second derivatives; where it is used."""
+"""The compiled linear maps equal float64, row by row, including second derivatives; where they are used."""
 
 from __future__ import annotations
 
@@ -107,8 +107,10 @@ def test_asked_for_by_name_it_says_what_it_cannot_do() -> None:
         linear(x.double(), weight.double(), library="compiled")
     with pytest.raises(ConfigurationError, match="multiple of 64 input features, not 60"):
         linear(x, weight.requires_grad_(), library="compiled")
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ConfigurationError, match="autocast"):
+    with torch.autocast("cpu", dtype=torch.float16), pytest.raises(ConfigurationError, match="autocast"):
         linear(x, weight, library="compiled")
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ConfigurationError, match="float32 or bfloat16"):
+        linear(x.double(), weight.double(), library="compiled")
 
 
 def test_the_loss_by_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +126,165 @@ def test_the_loss_by_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     library_for_this_processor.cache_clear()
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------- products of bfloat16
+
+HALF = torch.bfloat16
+
+
+def rounded(tensor: Tensor) -> Tensor:
+    """What a product of bfloat16 multiplies, in float64."""
+    return tensor.to(HALF).double()
+
+
+def assert_equal_sums(found: Tensor, exact: Tensor) -> None:
+    """Sums of the same products: they may differ by the rounding of sums in float32."""
+    assert found.dtype == torch.float32
+    bound = 2e-5 * float(exact.abs().max()) if exact.numel() else 0.0
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 12, 65, 530])
+@pytest.mark.parametrize(("width", "out"), [(1, 3), (64, 33), (65, 32), (320, 577), (2048, 20), (30, 4000)])
+@pytest.mark.parametrize("types", [(torch.float32, torch.float32), (HALF, torch.float32), (HALF, HALF)])
+def test_half_products_are_those_of_rounded_operands(
+    rows: int, width: int, out: int, types: tuple[torch.dtype, torch.dtype]
+) -> None:
+    x, weight, bias = tensors((rows, width), (out, width), (out,))
+    g = torch.randn(rows, out).to(HALF)
+    x, weight = x.to(types[0]), weight.to(types[1])
+    y = products.half_product(x, weight, bias, torch.float32)
+    assert_equal_sums(y, rounded(x) @ rounded(weight).t() + bias.double())
+    torch.testing.assert_close(products.half_product(x, weight, bias), y.to(HALF), rtol=0, atol=0)
+    assert_equal_sums(products.half_product(g, weight.t(), dtype=torch.float32), g.double() @ rounded(weight))
+    found, sums = products.add_half_weight_gradient(g, x, with_bias=True)
+    assert_equal_sums(found, g.double().t() @ rounded(x))
+    assert sums is not None
+    assert_equal_sums(sums, g.double().sum(0))
+    there = torch.randn_like(found)
+    added, _ = products.add_half_weight_gradient(g, x, there.clone())
+    torch.testing.assert_close(added, there + found, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 40])
+def test_a_row_of_a_half_product_does_not_depend_on_the_others(threads: int) -> None:
+    x, weight, bias = tensors((530, 300), (333, 300), (333,))
+    before = torch.get_num_threads()
+    whole = products.half_product(x, weight, bias)
+    gradient, _ = products.add_half_weight_gradient(whole, x)
+    torch.set_num_threads(threads)
+    try:
+        for first, last in ((0, 1), (5, 258), (252, 530)):
+            assert torch.equal(products.half_product(x[first:last], weight, bias), whole[first:last])
+        assert torch.equal(products.half_product(x, weight.t().contiguous().t(), bias), whole)
+        assert torch.equal(products.half_product(x.to(HALF), weight.to(HALF), bias), whole)
+        divided, _ = products.add_half_weight_gradient(whole, x)
+        torch.testing.assert_close(divided, gradient, rtol=1e-4, atol=1e-3)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_few_rows_of_many_features_have_a_thread_without_rows() -> None:
+    x, g = tensors((11, 16), (11, 76_000))
+    before = torch.get_num_threads()
+    torch.set_num_threads(100)
+    try:
+        found, sums = products.add_half_weight_gradient(g.to(HALF), x, with_bias=True)
+    finally:
+        torch.set_num_threads(before)
+    assert_equal_sums(found, rounded(g).t() @ rounded(x))
+    assert sums is not None
+    assert_equal_sums(sums, rounded(g).sum(0))
+
+
+@pytest.mark.parametrize("low", [False, True])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_autocast_gives_the_types_of_pytorch(low: bool, with_bias: bool) -> None:
+    given = tensors((3, 40, 65), (24, 65), *([(24,)] if with_bias else []))
+    given[0] = given[0].to(HALF) if low else given[0]
+    with torch.autocast("cpu", dtype=HALF):
+        ours, theirs = gradients(given, library="compiled"), gradients(given, library="pytorch")
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype
+        bound = 0.02 * float(other.float().abs().max())  # PyTorch rounds the gradient of the weight
+        torch.testing.assert_close(one.float(), other.float(), rtol=0, atol=bound)
+
+
+def test_half_parameters_get_half_gradients() -> None:
+    given = [tensor.to(HALF) for tensor in tensors((70, 30), (24, 30), (24,))]
+    ours, theirs = gradients(given, library="compiled"), gradients(given, library="pytorch")
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype == HALF
+        torch.testing.assert_close(one.float(), other.float(), rtol=0, atol=0.02 * float(other.float().abs().max()))
+
+
+def test_only_the_half_gradients_that_are_wanted() -> None:
+    x, weight, bias = tensors((70, 60), (64, 60), (64,))
+    with torch.autocast("cpu", dtype=HALF):
+        linear(x, weight, bias.requires_grad_(), library="compiled").float().sum().backward()
+        torch.testing.assert_close(bias.grad, torch.full((64,), 70.0))
+        linear(x.requires_grad_(), weight, library="compiled").float().sum().backward()
+        with torch.no_grad():
+            assert not linear(x, weight, bias, library="compiled").requires_grad
+    assert weight.grad is None
+    assert x.grad is not None
+    assert_equal_sums(x.grad, rounded(weight).sum(0).expand(70, 60))
+
+
+def test_half_derivatives_of_derivatives() -> None:
+    x, weight, bias = (tensor.requires_grad_() for tensor in tensors((9, 64), (6, 64), (6,)))
+    found = []
+    for library in ("compiled", "pytorch"):
+        with torch.autocast("cpu", dtype=HALF):
+            y = linear(x, weight, bias, library=library)
+        (first,) = torch.autograd.grad((y.float() / 8).pow(3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.pow(2).sum(), (x, weight, bias)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05 * float(theirs.abs().max()))
+
+
+def test_the_loss_in_half_by_both_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight = tensors((600, 64), (501, 64))
+    found = []
+    for library in ("compiled", "pytorch"):
+        monkeypatch.setenv(VARIABLE, library)
+        library_for_this_processor.cache_clear()
+        leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+        with torch.autocast("cpu", dtype=HALF):
+            loss = linear_cross_entropy(*leaves, torch.arange(600) % 501, 0.1)
+        (loss.total / 600).backward()
+        found.append([loss.total.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+    library_for_this_processor.cache_clear()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=0.02 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "features", "own"),
+    [
+        ("AuthenticAMD", "25", {"avx512f", "avx512_bf16"}, True),  # Zen 4
+        ("AuthenticAMD", "25", {"avx2", "fma"}, False),  # Zen 3
+        ("AuthenticAMD", "26", {"avx512f", "avx512_bf16"}, False),  # Zen 5
+        ("GenuineIntel", "6", {"avx512f", "avx512_bf16"}, False),
+    ],
+)
+def test_the_rule_for_half(
+    vendor: str, family: str, features: set[str], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Processor({"vendor_id": vendor, "cpu family": family}, frozenset(features))
+    assert found.is_zen_4 == own
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(module, "processor", lambda: found)
+    library_for_this_processor.cache_clear()
+    try:
+        for multiplies in (True, False):
+            monkeypatch.setattr(module, "multiplies_half", lambda multiplies=multiplies: multiplies)
+            expected = "compiled" if own and multiplies else "pytorch"
+            assert library_for_this_processor(half=True) == expected
+            library_for_this_processor.cache_clear()
+    finally:
+        library_for_this_processor.cache_clear()
 
 
 @pytest.mark.parametrize(

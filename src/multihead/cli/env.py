@@ -49,7 +49,7 @@ def as_text(facts: dict[str, Any]) -> str:
         ("disk", f"free: {_listed(*disk)}"),
         ("devices", _devices(facts["devices"])),
         *((f"compiled {name}", _kernels(facts["kernels"][step])) for name, step in _COMPILED.items()),
-        ("products by", _value(facts["kernels"]["products"], "library")),
+        ("products by", _products(facts["kernels"]["products"])),
         ("compiler", _compiler(facts["compiler"])),
         ("cache", f"{facts['cache']['folder'] or 'none'} ({size(facts['cache']['bytes'])})"),
         ("environment", _listed(*(f"{name}={value}" for name, value in facts["environment"].items())) or "-"),
@@ -84,6 +84,11 @@ def _value(facts: dict[str, Any], name: str) -> str:
     """A fact, or why it is not known."""
     found = facts.get(name, facts)
     return f"not known: {found['error']}" if isinstance(found, dict) else str(found)
+
+
+def _products(facts: dict[str, Any]) -> str:
+    library = _value(facts, "library")
+    return library if "error" in facts else f"{library}, in bfloat16 by {facts['half']}"
 
 
 def _torch(facts: dict[str, Any]) -> str:

@@ -114,10 +114,10 @@ def search() -> Facts:
 
 
 def products() -> Facts:
-    """The library of large matrix products."""
+    """The libraries of large matrix products in float32 and bfloat16."""
     from multihead.kernels.linear import library_for_this_processor
 
-    return {"library": library_for_this_processor()}
+    return {"library": library_for_this_processor(), "half": library_for_this_processor(True)}
 
 
 def _announce(line: str) -> None:

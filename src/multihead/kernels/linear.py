@@ -5,11 +5,13 @@
 On a CPU, PyTorch computes float32 products with MKL, which uses 256-bit instructions on AMD processors. Where the
 processor has 512-bit arithmetic (Zen 5), oneDNN, which is part of PyTorch, is twice as fast; elsewhere both are equally
 fast. On AMD processors without AVX-512, our own kernel (`kernels.products`) is faster than both (docs/lab-notes.md).
-For bfloat16, as tensors' type or autocast's, our own kernel is used on Zen 4. `linear` chooses by a rule about the
-processor, never by a measurement, so that equal runs stay equal bit for bit. The environment variable MULTIHEAD_LINEAR
-(``pytorch``, ``onednn`` or ``compiled``) overrides it. PyTorch's own product is used wherever the other cannot be: on
-other devices and dtypes, under torch.compile and function transforms, and for few rows. oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of
-`ONEDNN_ROWS`, so that batches of many sizes need few compilations, and PyTorch computes the remaining rows.
+Products of bfloat16, as the tensors' type or autocast's, are computed by our own kernel on Zen 4, where it is faster
+than oneDNN, and by PyTorch elsewhere. `linear` chooses by a rule about the processor, never by a measurement, so that
+equal runs stay equal bit for bit. The environment variable MULTIHEAD_LINEAR (``pytorch``, ``onednn`` or ``compiled``)
+overrides it. PyTorch's own product is used wherever the other cannot be: on other devices and dtypes, under
+torch.compile and function transforms, and for few rows. oneDNN compiles and caches code for each number of rows. It
+therefore gets a multiple of `ONEDNN_ROWS`, so that batches of many sizes need few compilations, and PyTorch computes
+the remaining rows.
 
     z = h W^T
     loss = sum_i  log sum_v exp z_iv  -  (1 - s) z_iy  -  (s / V) sum_v z_iv       (label smoothing s:
@@ -40,7 +42,7 @@ from torch.autograd.function import once_differentiable
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels import products, soft_targets
 from multihead.kernels.native import check, load_kernels, multiplies_half, thread_count
-from multihead.kernels.native.tensors import TYPES, library_for, pointer, without_autocast
+from multihead.kernels.native.tensors import TYPES, in_half, library_for, pointer, without_autocast
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.platforms import Processor, processor
 
@@ -81,10 +83,7 @@ def linear(
     """
     if library is None and torch.compiler.is_compiling():  # the compiler chooses the kernel
         return F.linear(x, weight, bias)
-    if library is None and _multiplies_half_itself() and products.in_half(x, weight):
-        own = _worth_it(x, weight) and library_for(x, weight, bias) is not None
-        return products.differentiable_half_product(x, weight, bias) if own else F.linear(x, weight, bias)
-    chosen = library_for_this_processor() if library is None else library
+    chosen = library_for_this_processor(in_half(x, weight)) if library is None else library
     if chosen == "onednn":
         obstacle = _onednn_obstacle(x, weight, bias)
         if obstacle and library is not None:
@@ -113,11 +112,11 @@ def weight_gradient(
 
 def _add_weight_gradient(total: Tensor, g: Tensor, x: Tensor) -> None:
     """Add `weight_gradient` to ``total``."""
-    if _multiplies_half_itself() and products.in_half(g, x) and library_for(g, x, total) is not None:
+    half = in_half(g, x)
+    own = not torch.compiler.is_compiling() and library_for_this_processor(half) == "compiled" and total.is_contiguous()
+    if own and half and products.obstacle(g, x, total) is None:
         products.add_half_weight_gradient(g, x, total)
-        return
-    own = not torch.compiler.is_compiling() and library_for_this_processor() == "compiled" and total.is_contiguous()
-    if own and not x.shape[1] % products.COLUMNS and products.obstacle(g, x, total) is None:
+    elif own and not half and not x.shape[1] % products.COLUMNS and products.obstacle(g, x, total) is None:
         products.add_weight_gradient(g, x, total)
     else:
         total += weight_gradient(g, x)
@@ -130,9 +129,11 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-@lru_cache(maxsize=1)
-def library_for_this_processor() -> Library:
-    """The library for large float32 products: from the environment, or by the rule of this module's docstring.
+@lru_cache(maxsize=2)
+def library_for_this_processor(half: bool = False) -> Library:
+    """The library for large products of float32, or of bfloat16 if ``half``.
+
+    It is from the environment, or by the rule of this module's docstring.
 
     Raises:
         ConfigurationError: the environment variable has another value.
@@ -143,17 +144,13 @@ def library_for_this_processor() -> Library:
             return name  # type: ignore[no-any-return]
     if requested:
         raise ConfigurationError(f"{VARIABLE}={requested!r}: expected one of {', '.join(get_args(Library))}")
-    if _is_amd_avx2(processor()) and load_kernels().library is not None:
+    own = processor().is_zen_4 and multiplies_half() if half else _is_amd_avx2(processor())
+    if own and load_kernels().library is not None:
         return "compiled"
+    if half:
+        return "pytorch"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return "onednn" if with_mkl and _has_onednn() and processor().is_zen_5 else "pytorch"
-
-
-@lru_cache(maxsize=1)
-def _multiplies_half_itself() -> bool:
-    """Whether our own kernel is used for products of bfloat16."""
-    wanted = os.environ.get(VARIABLE, "")
-    return load_kernels().library is not None and multiplies_half() and (wanted == "compiled" or not wanted and processor().is_zen_4)
 
 
 def _is_amd_avx2(processor: Processor) -> bool:

@@ -22,26 +22,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.kernels.native import check, thread_count
-from multihead.kernels.native.tensors import TYPES, library_for, pointer, without_autocast
+from multihead.kernels.native.tensors import TYPES, in_half, library_for, pointer, without_autocast
 
 COLUMNS = 64
 """The number of input features must be a multiple of this where the gradient of a weight is wanted in float32."""
 
 
-def in_half(x: Tensor, weight: Tensor) -> bool:
-    """Whether PyTorch would multiply these tensors of a CPU in bfloat16: it is their type, or autocast's."""
-    if torch.is_autocast_enabled("cpu"):
-        return torch.get_autocast_dtype("cpu") is torch.bfloat16
-    return x.dtype is weight.dtype is torch.bfloat16
-
-
 def obstacle(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     """Why the kernel does not support this linear map; None if it does."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
+    if in_half(x, weight):
+        if any(tensor.dtype not in TYPES or not tensor.is_cpu for tensor in tensors):
+            return f"takes tensors of float32 or bfloat16 on a CPU, not {x.dtype} on {x.device.type}"
+        return None if library_for(*tensors) is not None else "needs the compiled kernels and plain tensors"
     if any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors):
         return f"takes float32 tensors on a CPU, not {x.dtype} on {x.device.type}"
     if torch.is_autocast_enabled("cpu"):
-        return "computes in float32, and autocast asks for another type"
+        return "computes in float32 or bfloat16, and autocast asks for another type"
     if torch.is_grad_enabled() and weight.requires_grad and weight.shape[1] % COLUMNS:
         return f"trains weights for a multiple of {COLUMNS} input features, not {weight.shape[1]}"
     if library_for(*tensors) is None:
@@ -54,7 +51,7 @@ def product(
     weight: Float[Tensor, "out in_features"],
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*axes out"]:
-    """``x weight^T + bias``, where `obstacle` is None; a transposed weight is not copied. Not differentiable."""
+    """``x weight^T + bias`` in float32; a transposed weight is not copied. Not differentiable."""
     library = library_for(x, weight, bias)
     assert library is not None
     turned = not weight.is_contiguous() and weight.t().is_contiguous()
@@ -190,18 +187,6 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias
 
 
-def differentiable_product(
-    x: Float[Tensor, "*axes in_features"],
-    weight: Float[Tensor, "out in_features"],
-    bias: Float[Tensor, " out"] | None = None,
-) -> Float[Tensor, "*axes out"]:
-    """`product`, differentiable any number of times."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return y
-    return product(x, weight, bias)
-
-
 class _HalfLinear(torch.autograd.Function):
     """As `_Linear`, with products of bfloat16: y is of bfloat16, gradients have the types of what they belong to."""
 
@@ -235,13 +220,18 @@ class _HalfLinear(torch.autograd.Function):
         return grad_x, grad_weight, None if grad_bias is None else grad_bias.to(ctx.bias_type)
 
 
-def differentiable_half_product(
+def differentiable_product(
     x: Float[Tensor, "*axes in_features"],
     weight: Float[Tensor, "out in_features"],
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*axes out"]:
-    """`half_product` in bfloat16, differentiable any number of times."""
+    """The product of a linear map where `obstacle` is None, differentiable any number of times.
+
+    In bfloat16 where PyTorch would multiply in it (`in_half`), and in float32 elsewhere.
+    """
+    half = in_half(x, weight)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        y: Tensor = _HalfLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        function = _HalfLinear if half else _Linear
+        y: Tensor = function.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
-    return half_product(x, weight, bias)
+    return half_product(x, weight, bias) if half else product(x, weight, bias)

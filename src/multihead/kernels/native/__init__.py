@@ -508,7 +508,10 @@ THREADS = Path(__file__).with_name("threads.cpp")
 
 KERNELS = Library(
     "kernels",
-    tuple(Path(__file__).with_name(n) for n in ("kernels.cpp", "tiles.h", "directions.h", "half_linear.h", "long_attention.h")),
+    tuple(
+        Path(__file__).with_name(name)
+        for name in ("kernels.cpp", "tiles.h", "directions.h", "half_linear.h", "long_attention.h")
+    ),
     {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
 )
 """The operations of a training update."""

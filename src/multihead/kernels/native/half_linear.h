@@ -1,4 +1,4 @@
-// Linear maps with products of bfloat16: a part of kernels.cpp. The equations are in kernels/half_products.py.
+// Linear maps with products of bfloat16: a part of kernels.cpp. The equations are in kernels/products.py.
 //
 // Products are sums of tiles (tiles.h). A word holds two numbers that follow each other along the sum where the processor
 // multiplies such pairs (AVX512-BF16), and otherwise one number in float32. Only the rows of x are read where they lie;

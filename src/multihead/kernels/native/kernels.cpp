@@ -1,7 +1,8 @@
 // Compiled kernels of a training update: pointwise operations, loss, attention, linear maps.
 //
-// Pointwise operations, cross-entropy and short attention take one pass over memory. Linear maps are float32 products for
-// processors where PyTorch's are slower. The last lines include Muon's directions and attention over long sequences.
+// Pointwise operations, cross-entropy and short attention take one pass over memory. Linear maps are for processors where
+// PyTorch's products are slower. The last lines include Muon's directions, linear maps in bfloat16 and attention over long
+// sequences.
 //
 // The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
 // every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.

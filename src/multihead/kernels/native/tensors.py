@@ -44,6 +44,13 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
 _PLAIN = (Tensor, nn.Parameter)
 
 
+def in_half(x: Tensor, weight: Tensor) -> bool:
+    """Whether PyTorch would multiply these tensors of a CPU in bfloat16: it is their type, or autocast's."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu") is torch.bfloat16
+    return x.dtype is weight.dtype is torch.bfloat16
+
+
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """Switch autocast off, where the device has it and it is on: entering `torch.autocast` takes as long as a small
     operation."""

@@ -1,4 +1,4 @@
-// Products as sums of tiles: a part of kernels.cpp, for long_attention.h and directions.h.
+// Products as sums of tiles: a part of kernels.cpp, for directions.h, half_linear.h and long_attention.h.
 //
 // A tile is GROUP rows by PANEL columns of a product, which stay in registers. Operands are copied beforehand into the
 // order in which a tile reads them, as words: a word is a number of float32 or, of bfloat16 where the processor multiplies
