@@ -192,7 +192,8 @@ def test_the_updates_of_the_whole_time_count_not_only_its_length() -> None:
 
 
 def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
-    """Then none of the models is the small one, and the students, which start from scratch, have more time."""
+    """Then none of the models is the small one, the students, which start from scratch, have more time, and each
+    forward model learns from those before it."""
     half = {"width": 192}
 
     def chosen(updates: int, found: dict[str, int] | None = half, pairs: int = 30_000, **settings: Any) -> BestConfig:
@@ -203,6 +204,7 @@ def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
     assert (slow.narrow, slow.small, slow.student) == (half, False, 2)
     assert "1,059 updates" in slow.reasons["narrow"]
     assert (fast.narrow, fast.small, fast.student) == (None, True, 2)
+    assert (slow.taught, fast.taught) == (True, False)
     shares = [[stage.weight for stage in stages_of(one) if stage.name == "student"] for one in (slow, fast)]
     assert shares == [[1.0], [0.7]]
     for other in (
@@ -492,13 +494,17 @@ def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_fro
     leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
 ) -> None:
     narrow = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 1}
-    leave_out(narrow=narrow, small=False)
+    leave_out(narrow=narrow, taught=True, small=False)
     folder = tmp_path / "run"
     learn(folder, **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1, "dropout": None})
     names = [*(f"forward-{i + 1}" for i in range(3)), "reverse-1", "right-to-left", "student", "student-2"]
     runs = [json.loads((folder / name / "run.json").read_text()) for name in names]
     assert all({name: run["model"][name] for name in narrow} == narrow for run in runs)
     assert [run["from_model"] for run in runs] == [None] * len(names)
+    for place, forward in enumerate(runs[:3]):  # each learns from those before it
+        assert [Path(teacher["path"]).name for teacher in forward["teachers"]] == names[:place]
+        assert (forward["model"]["dropout"] == SMALL_DROPOUT) is (place > 0)
+    assert [run["teachers"] for run in runs[3:5]] == [[], []]
     for student in runs[-2:]:
         assert [Path(teacher["path"]).name for teacher in student["teachers"]] == names[:3]
         assert student["model"]["dropout"] == SMALL_DROPOUT < runs[0]["model"]["dropout"]

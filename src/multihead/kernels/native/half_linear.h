@@ -120,24 +120,25 @@ static inline void rows_of_panel(const Half *a, i64 a_row, const Half *b, i64 de
     for (int i = 0; i < GROUP; i++) store_sums(y + i * y_row, sum[i]);
 }
 
-// One thread's part of y = x w^T + bias: `tall` rows from `top` on, and panels [first, last).
+// One thread's part of y = x w^T + bias: rows [top, bottom) and panels [first, last). `at_once` panels are packed, and
+// `tall` rows copied, at a time.
 template <class X, class W, class Y>
 struct HalfRows {
     const X *x;
     const W *w;
     Y *y;
-    i64 rows, in, out;
+    i64 in, out;
     bool turned;  // w is [in, out]
     // A tile reads a word of each row at a time. Rows at a distance of pages would share a few lines of the first cache.
     const i64 depth = words_of<bf16>(in), step = up(depth, FLOATS) + (up(depth, FLOATS) % 256 ? 0 : FLOATS);
     // Rows are read where they lie if they consist of words.
     const bool direct = std::is_same_v<X, std::conditional_t<PAIR == 2, bf16, float>> && in % PAIR == 0 && depth % 512;
-    const i64 at_once = std::max<i64>(1, CACHED / (depth * PANEL));  // panels
-    const i64 tall = std::max<i64>(GROUP, down(CACHED / (2 * step), GROUP));
 
     void run(const float *starts, i64 top, i64 bottom, i64 first, i64 last) {
+        const i64 at_once = std::clamp<i64>(CACHED / std::max<i64>(depth * PANEL, 1), 1, std::max<i64>(last - first, 1));
+        const i64 tall = std::max<i64>(GROUP, down(CACHED / (2 * step), GROUP));
+        const i64 copied = direct ? GROUP : std::min(tall, up(bottom - top, GROUP));
         Room room;
-        const i64 copied = direct ? GROUP : tall;
         Half *packed = (Half *)room.get(at_once * depth * PANEL + copied * step + GROUP * PANEL);
         Half *own = packed + at_once * depth * PANEL;
         Y *edge = (Y *)(own + copied * step);
@@ -184,7 +185,7 @@ template <class G, class X>
 struct HalfGradient {
     const G *g;
     const X *x;
-    i64 rows, in, out;
+    i64 in, out;
 
     static constexpr i64 GROUP_STEP = DEEP * GROUP + SPREAD;  // words of a packed group
     static constexpr i64 COLUMNS = CACHED / (DEEP * PANEL), GROUPS = CACHED / GROUP_STEP;
@@ -209,18 +210,18 @@ struct HalfGradient {
     void run(i64 top, i64 bottom, i64 first, i64 last, bool add, float *dw, float *sums) {
         if (top >= bottom && !add) std::fill(dw + first * GROUP * in, dw + std::min(last * GROUP, out) * in, 0.f);
         Room room;
-        const i64 panels = up(in, PANEL) / PANEL;
-        Half *right = (Half *)room.get(COLUMNS * DEEP * PANEL + GROUPS * GROUP_STEP + GROUP * PANEL);
-        Half *left = right + COLUMNS * DEEP * PANEL;
-        float *edge = (float *)(left + GROUPS * GROUP_STEP);
+        const i64 panels = up(in, PANEL) / PANEL, wide = std::min(panels, COLUMNS), tall = std::min(last - first, GROUPS);
+        Half *right = (Half *)room.get(wide * DEEP * PANEL + tall * GROUP_STEP + GROUP * PANEL);
+        Half *left = right + wide * DEEP * PANEL;
+        float *edge = (float *)(left + tall * GROUP_STEP);
         for (i64 k = top; k < bottom; k += DEEP * PAIR) {
             const i64 count = std::min<i64>(DEEP * PAIR, bottom - k), depth = words_of<bf16>(count);
-            for (i64 some = 0; some < panels; some += COLUMNS) {
-                const i64 stop = std::min(some + COLUMNS, panels);
+            for (i64 some = 0; some < panels; some += wide) {
+                const i64 stop = std::min(some + wide, panels);
                 for (i64 p = some; p < stop; p++)
                     panel_of_columns(x, bottom, in, k, count, p * PANEL, right + (p - some) * DEEP * PANEL);
-                for (i64 few = first; few < last; few += GROUPS) {
-                    const i64 end = std::min(few + GROUPS, last);
+                for (i64 few = first; few < last; few += tall) {
+                    const i64 end = std::min(few + tall, last);
                     pack_groups(k, count, few, end, left, some ? nullptr : sums);
                     for (i64 s = few; s < end; s++)
                         for (i64 p = some; p < stop; p++)
@@ -272,15 +273,14 @@ extern "C" int half_linear(const void *x, int x_type, const void *w, int w_type,
             if (panels >= 32 * omp_get_num_threads()) thread_rows(panels, first, last);
             else thread_rows(rows, top, bottom);
             with_types(x_type, w_type, [&](auto own, auto other) {
-                const auto of = (const decltype(own) *)x;
-                const auto by = (const decltype(other) *)w;
-                if (y_type) {
-                    tiles::HalfRows<decltype(own), decltype(other), bf16> part{of, by, (bf16 *)y, rows, in, out, turned != 0};
-                    part.run(starts.data(), top, bottom, first, last);
-                } else {
-                    tiles::HalfRows<decltype(own), decltype(other), float> part{of, by, (float *)y, rows, in, out, turned != 0};
-                    part.run(starts.data(), top, bottom, first, last);
-                }
+                using X = decltype(own);
+                using W = decltype(other);
+                const auto compute = [&](auto *to) {
+                    using Y = std::remove_reference_t<decltype(*to)>;
+                    tiles::HalfRows<X, W, Y>{(const X *)x, (const W *)w, to, in, out, turned != 0}.run(
+                        starts.data(), top, bottom, first, last);
+                };
+                if (y_type) compute((bf16 *)y); else compute((float *)y);
             });
         } catch (const std::exception &) {
             failures.any = true;
@@ -315,9 +315,10 @@ extern "C" int half_linear_weight(const void *g, int g_type, const void *x, int 
             float *to = by_rows && me ? own.data() + (me - 1) * size : dw;
             float *rows_sum = db ? sums.data() + (by_rows ? me * groups * tiles::SPREAD : 0) : nullptr;
             with_types(g_type, x_type, [&](auto left, auto right) {
-                tiles::HalfGradient<decltype(left), decltype(right)> part{(const decltype(left) *)g,
-                                                                          (const decltype(right) *)x, rows, in, out};
-                part.run(top, bottom, first, last, add || (by_rows && me), to, rows_sum);
+                using G = decltype(left);
+                using X = decltype(right);
+                tiles::HalfGradient<G, X>{(const G *)g, (const X *)x, in, out}.run(
+                    top, bottom, first, last, add || (by_rows && me), to, rows_sum);
             });
         } catch (const std::exception &) {
             failures.any = true;

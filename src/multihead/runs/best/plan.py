@@ -28,8 +28,9 @@ student of their own size (docs/lab-notes.md, "Both directions first"), so there
 alone. The small model starts from scratch, or, where no narrower network has half the size, with layers and
 feed-forward units of the best one (`models.shrinking`).
 
-Where few updates fit into the time, all models are narrow, the students start from scratch if there is no further text,
-and there is no small model (docs/lab-notes.md, "An hour of narrow models").
+Where few updates fit into the time, all models are narrow, and there is no small model. If there is no further text,
+the students start from scratch, and each forward model has those before it as its teachers: with them it learns more
+from as many updates (docs/lab-notes.md, "An hour of narrow models").
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and the right-to-left one learn from these pairs as well (back-translation, Sennrich et al. 2016,
@@ -123,6 +124,8 @@ class BestConfig(Settings):
     narrow: dict[str, int] | None = None
     """The sizes of all models, which have half of the parameters of the usual network, where few updates of that fit;
     not in older runs."""
+    taught: bool = False
+    """Whether each forward model has those before it as its teachers; not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -257,7 +260,10 @@ def decide(
     narrow = None if both_ways or found is None else _narrow(choices, config, found)
     if narrow is None:
         return config
-    return config.model_copy(update={"narrow": narrow, "small": False, "reasons": choices.reasons})
+    taught = config.further is None
+    if taught:
+        choices.reasons["taught"] = "a network with teachers needs fewer updates"
+    return config.model_copy(update={"narrow": narrow, "taught": taught, "small": False, "reasons": choices.reasons})
 
 
 def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, int] | None:

@@ -213,7 +213,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
     length = "budget" if config.updates is None else "updates"
-    narrow = () if config.narrow is None else ("narrow",)
+    narrow = [name for name in ("narrow", "taught") if getattr(config, name)]
     log_decisions(
         config.reasons,
         {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS, *narrow)},
@@ -467,13 +467,16 @@ class BestRun:
 
         The learning rate of both ways stays constant, and that of the models that begin there falls. The first student
         begins as the best forward model, the second as the next, and they have a lower rate. The second one reads other
-        subwords, so that the two differ more.
+        subwords, so that the two differ more. Of narrow forward models, each has those before it as its teachers.
         """
-        free = self._settings.schedule is None
+        free, run = self._settings.schedule is None, self._folder / name
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
-        if self._folder / name in self._students:
-            place, narrow = self._students.index(self._folder / name), self._config.narrow is not None
+        if run in self._forward[1:] and self._config.taught:
+            earlier = self._forward[: self._forward.index(run)]
+            return {"teacher": tuple(earlier), **self._less_dropout(plan.SMALL_DROPOUT)}
+        if run in self._students:
+            place, narrow = self._students.index(run), self._config.narrow is not None
             return {
                 "teacher": tuple(self._forward),
                 **({} if self._config.fresh_students else self._student_settings(place)),
