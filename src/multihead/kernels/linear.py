@@ -133,7 +133,8 @@ class Linear(nn.Linear):
 def library_for_this_processor(half: bool = False) -> Library:
     """The library for large products of float32, or of bfloat16 if ``half``.
 
-    It is from the environment, or by the rule of this module's docstring.
+    It is from the environment, or by the rule of this module's docstring. Products of bfloat16 are "pytorch" where
+    the environment says "onednn", which PyTorch uses for them by itself.
 
     Raises:
         ConfigurationError: the environment variable has another value.
@@ -141,7 +142,7 @@ def library_for_this_processor(half: bool = False) -> Library:
     requested = os.environ.get(VARIABLE, "")
     for name in get_args(Library):
         if requested == name:
-            return name  # type: ignore[no-any-return]
+            return "pytorch" if half and name == "onednn" else name
     if requested:
         raise ConfigurationError(f"{VARIABLE}={requested!r}: expected one of {', '.join(get_args(Library))}")
     own = processor().is_zen_4 and multiplies_half() if half else _is_amd_avx2(processor())

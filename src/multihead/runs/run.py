@@ -482,8 +482,9 @@ def computed_by(device: str, processes: Processes) -> dict[str, str]:
     else:
         special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor().features
         instructions = " ".join((torch.backends.cpu.get_cpu_capability(), *sorted(special)))
-        library, half = (library_for_this_processor(half) for half in (False, True))
-        instructions += f", products by {library}" + (f" ({half} in bfloat16)" if half != "pytorch" else "")
+        instructions += f", products by {(library := library_for_this_processor())}"
+        if library_for_this_processor(half=True) == "compiled" != library:
+            instructions += " (compiled in bfloat16)"
         level = load_kernels().level
         instructions += f", kernels for {level}" if level else ""
     return {

@@ -30,7 +30,7 @@ feed-forward units of the best one (`models.shrinking`).
 
 Where few updates fit into the time, all models are narrow, and there is no small model. If there is no further text,
 the students start from scratch, and each forward model has those before it as its teachers: with them it learns more
-from as many updates (docs/lab-notes.md, "An hour of narrow models").
+from as many updates (docs/lab-notes.md, "An hour of narrow models" and "Narrow models that teach the next ones").
 
 Further text in the target language does bring something new. With such text the reverse models come first and translate
 it, and forward models and the right-to-left one learn from these pairs as well (back-translation, Sennrich et al. 2016,
