@@ -1,4 +1,4 @@
-"""Products of linear maps by our compiled kernels, in float32 or bfloat16 on the CPU.
+"""Products of linear maps by our compiled kernels on the CPU.
 
     y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 

@@ -42,10 +42,16 @@ static inline vec half_columns(const float *row, const float *next, i64 count) {
 #else
 constexpr Half ONE = 1;
 
+// The nearest numbers of bfloat16, ties to even; NaN stays NaN.
+static inline vec rounded(vec x) {
+    const words u = (words)x, known = (words)(x == x), nearest = u + 0x7fff + (u >> 16 & 1);
+    return (vec)(((nearest & known) | ((u | 0x400000) & ~known)) & 0xffff0000);
+}
+
+static inline vec half_words(const bf16 *from, i64 count) { return numbers(from, count); }
+static inline vec half_words(const float *from, i64 count) { return rounded(numbers(from, count)); }
 template <class T>
-static inline vec half_words(const T *from, i64 count) { return numbers(from, count); }
-template <class T>
-static inline vec half_columns(const T *row, const T *, i64 count) { return numbers(row, count); }
+static inline vec half_columns(const T *row, const T *, i64 count) { return half_words(row, count); }
 #endif
 
 // ----------------------------------------------------------------------------------------------------------- rows of y
@@ -132,7 +138,7 @@ struct HalfRows {
     // A tile reads a word of each row at a time. Rows at a distance of pages would share a few lines of the first cache.
     const i64 depth = words_of<bf16>(in), step = up(depth, FLOATS) + (up(depth, FLOATS) % 256 ? 0 : FLOATS);
     // Rows are read where they lie if they consist of words.
-    const bool direct = std::is_same_v<X, std::conditional_t<PAIR == 2, bf16, float>> && in % PAIR == 0 && depth % 512;
+    const bool direct = std::is_same_v<X, bf16> && PAIR == 2 && in % PAIR == 0 && depth % 512;
 
     void run(const float *starts, i64 top, i64 bottom, i64 first, i64 last) {
         const i64 at_once = std::clamp<i64>(CACHED / std::max<i64>(depth * PANEL, 1), 1, std::max<i64>(last - first, 1));
