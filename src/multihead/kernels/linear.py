@@ -114,10 +114,8 @@ def _add_weight_gradient(total: Tensor, g: Tensor, x: Tensor) -> None:
     """Add `weight_gradient` to ``total``."""
     half = in_half(g, x)
     own = not torch.compiler.is_compiling() and library_for_this_processor(half) == "compiled" and total.is_contiguous()
-    if own and half and products.obstacle(g, x, total) is None:
-        products.add_half_weight_gradient(g, x, total)
-    elif own and not half and not x.shape[1] % products.COLUMNS and products.obstacle(g, x, total) is None:
-        products.add_weight_gradient(g, x, total)
+    if own and (half or not x.shape[1] % products.COLUMNS) and products.obstacle(g, x, total) is None:
+        products.add_weight_gradient(g, x, total, half=half)
     else:
         total += weight_gradient(g, x)
 

@@ -14,7 +14,6 @@ A row of y does not depend on how many other rows there are. `kernels.linear` de
 
 from __future__ import annotations
 
-from ctypes import CDLL
 from typing import Any
 
 import torch
@@ -52,25 +51,7 @@ def product(
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*axes out"]:
     """``x weight^T + bias`` in float32; a transposed weight is not copied. Not differentiable."""
-    library = library_for(x, weight, bias)
-    assert library is not None
-    turned = not weight.is_contiguous() and weight.t().is_contiguous()
-    return _product(library, x, weight.t() if turned else weight.contiguous(), bias, turned=turned)
-
-
-def _product(library: CDLL, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool) -> Tensor:
-    """`product`; the weight is contiguous, and that of a transposed one is [in_features, out]."""
-    in_features, out = weight.shape if turned else reversed(weight.shape)
-    x, full = x.contiguous(), torch.float32
-    rows = x.numel() // max(1, in_features)
-    y = x.new_empty(*x.shape[:-1], out)
-    bias = None if bias is None else bias.contiguous()
-    status = library.linear(
-        *(pointer(x, rows * in_features, full), pointer(weight, out * in_features, full), pointer(bias, out, full)),
-        *(pointer(y, rows * out, full), rows, in_features, out, turned, thread_count()),
-    )
-    check(status)
-    return y
+    return _product(x, weight, bias, torch.float32, half=False)
 
 
 def half_product(
@@ -83,48 +64,33 @@ def half_product(
 
     The tensors are of float32 or bfloat16, and the kernels support them (`library_for`). Not differentiable.
     """
+    return _product(x, weight, None if bias is None else bias.float(), dtype, half=True)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, half: bool) -> Tensor:
     library = library_for(x, weight, bias)
     assert library is not None
     turned = not weight.is_contiguous() and weight.t().is_contiguous()
     weight = weight.t() if turned else weight.contiguous()
     in_features, out = weight.shape if turned else reversed(weight.shape)
-    x, bias = x.contiguous(), None if bias is None else bias.float().contiguous()
-    rows = x.numel() // max(1, in_features)
-    y = x.new_empty(*x.shape[:-1], out, dtype=dtype)
-    status = library.half_linear(
-        *(pointer(x, rows * in_features, x.dtype), TYPES[x.dtype]),
-        *(pointer(weight, out * in_features, weight.dtype), TYPES[weight.dtype], pointer(bias, out, torch.float32)),
-        *(pointer(y, rows * out, dtype), TYPES[dtype], rows, in_features, out, turned, thread_count()),
-    )
+    x, bias = x.contiguous(), None if bias is None else bias.contiguous()
+    rows, full = x.numel() // max(1, in_features), torch.float32
+    y, sizes = x.new_empty(*x.shape[:-1], out, dtype=dtype), (rows, in_features, out, turned, thread_count())
+    if half:
+        factors = *_typed(x, rows * in_features), *_typed(weight, out * in_features)
+        status = library.half_linear(*factors, pointer(bias, out, full), *_typed(y, rows * out), *sizes)
+    else:
+        status = library.linear(
+            *(pointer(x, rows * in_features, full), pointer(weight, out * in_features, full)),
+            *(pointer(bias, out, full), pointer(y, rows * out, full), *sizes),
+        )
     check(status)
     return y
 
 
-def add_half_weight_gradient(
-    g: Float[Tensor, "*axes out"],
-    x: Float[Tensor, "*axes in_features"],
-    into: Float[Tensor, "out in_features"] | None = None,
-    *,
-    with_bias: bool = False,
-) -> tuple[Float[Tensor, "out in_features"], Float[Tensor, " out"] | None]:
-    """As `add_weight_gradient`, by the kernel for bfloat16 and for any number of features.
-
-    ``g`` and ``x`` are of float32 or bfloat16, and the results of float32.
-    """
-    library = library_for(g, x, into)
-    assert library is not None
-    out, in_features, full = g.shape[-1], x.shape[-1], torch.float32
-    rows = g.numel() // max(1, out)
-    g, x = g.contiguous(), x.contiguous()
-    total = x.new_empty(out, in_features, dtype=full) if into is None else into
-    sums = x.new_empty(out, dtype=full) if with_bias else None
-    status = library.half_linear_weight(
-        *(pointer(g, rows * out, g.dtype), TYPES[g.dtype], pointer(x, rows * in_features, x.dtype), TYPES[x.dtype]),
-        *(pointer(total, out * in_features, full), pointer(sums, out, full)),
-        *(rows, in_features, out, into is not None, thread_count()),
-    )
-    check(status)
-    return total, sums
+def _typed(tensor: Tensor, count: int) -> tuple[int | None, int]:
+    """The address and the type of a tensor, as the kernels for bfloat16 take them."""
+    return pointer(tensor, count, tensor.dtype), TYPES[tensor.dtype]
 
 
 def add_weight_gradient(
@@ -133,91 +99,69 @@ def add_weight_gradient(
     into: Float[Tensor, "out in_features"] | None = None,
     *,
     with_bias: bool = False,
+    half: bool = False,
 ) -> tuple[Float[Tensor, "out in_features"], Float[Tensor, " out"] | None]:
-    """``g^T x``, added to ``into`` if that is given, and on request the sum of g's rows.
+    """``g^T x``, added to ``into`` if that is given, and on request the sum of g's rows. Not differentiable.
 
-    The number of input features is a multiple of `COLUMNS`. Not differentiable.
+    The number of input features is a multiple of `COLUMNS`. With ``half``, the kernel for bfloat16 computes it, for any
+    number of features, and ``g`` and ``x`` are of float32 or bfloat16. The results are of float32.
     """
     library = library_for(g, x, into)
     assert library is not None
     out, in_features, full = g.shape[-1], x.shape[-1], torch.float32
     rows = g.numel() // max(1, out)
-    assert in_features % COLUMNS == 0
     g, x = g.contiguous(), x.contiguous()
-    total = x.new_empty(out, in_features) if into is None else into
-    sums = x.new_empty(out) if with_bias else None
-    status = library.linear_weight(
-        *(pointer(g, rows * out, full), pointer(x, rows * in_features, full)),
-        *(pointer(total, out * in_features, full), pointer(sums, out, full)),
-        *(rows, in_features, out, into is not None, thread_count()),
-    )
+    total = x.new_empty(out, in_features, dtype=full) if into is None else into
+    sums = x.new_empty(out, dtype=full) if with_bias else None
+    results = pointer(total, out * in_features, full), pointer(sums, out, full)
+    sizes = rows, in_features, out, into is not None, thread_count()
+    if half:
+        factors = *_typed(g, rows * out), *_typed(x, rows * in_features)
+        status = library.half_linear_weight(*factors, *results, *sizes)
+    else:
+        assert in_features % COLUMNS == 0
+        status = library.linear_weight(
+            *(pointer(g, rows * out, full), pointer(x, rows * in_features, full), *results, *sizes)
+        )
     check(status)
     return total, sums
 
 
 class _Linear(torch.autograd.Function):
-    """Each of the three products by the kernel; PyTorch computes gradients that are differentiated again."""
+    """Each of the three products by the kernel; PyTorch computes gradients that are differentiated again.
+
+    With ``half``, y is of bfloat16, and gradients have the types of what they belong to.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, half: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+        ctx.half, ctx.bias_type = half, None if bias is None else bias.dtype
+        return half_product(x, weight, bias) if half else product(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = gradients
         x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
-        create_graph = torch.is_grad_enabled()
-        library = library_for(g)
-        grad_x = grad_weight = grad_bias = None
-        # `backward` may be called under autocast even if the forward pass was not.
-        with without_autocast("cpu"):
-            if create_graph or library is None:
-                grad_x = g @ weight if wants_x else None
-                g, x = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (g, x))
-                grad_weight = g.t() @ x if wants_weight else None
-                return grad_x, grad_weight, g.sum(0) if wants_bias else None
-            if wants_x:
-                grad_x = _product(library, g, weight.contiguous(), None, turned=True)
-            if wants_weight:
-                grad_weight, grad_bias = add_weight_gradient(g, x, with_bias=wants_bias)
-            elif wants_bias:
-                grad_bias = g.reshape(-1, g.shape[-1]).sum(0)
-        return grad_x, grad_weight, grad_bias
-
-
-class _HalfLinear(torch.autograd.Function):
-    """As `_Linear`, with products of bfloat16: y is of bfloat16, gradients have the types of what they belong to."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.bias_type = None if bias is None else bias.dtype
-        return half_product(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (g,) = gradients
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
         # `backward` may be called under autocast even if the forward pass was not.
         with without_autocast("cpu"):
             if torch.is_grad_enabled() or library_for(g) is None:
-                full, other = g.float(), x.float()
+                full = g.float()
                 grad_x = (full @ weight.float()).to(x.dtype) if wants_x else None
-                full, other = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (full, other))
-                grad_weight = (full.t() @ other).to(weight.dtype) if wants_weight else None
-                return grad_x, grad_weight, full.sum(0).to(ctx.bias_type) if wants_bias else None
-            if wants_x:
-                grad_x = half_product(g, weight.t(), None, x.dtype)
-            if wants_weight:
-                grad_weight, grad_bias = add_half_weight_gradient(g, x, with_bias=wants_bias)
-                grad_weight = grad_weight.to(weight.dtype)
-            elif wants_bias:
-                grad_bias = g.reshape(-1, g.shape[-1]).float().sum(0)
-        return grad_x, grad_weight, None if grad_bias is None else grad_bias.to(ctx.bias_type)
+                full, other = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (full, x.float()))
+                grad_weight, grad_bias = full.t() @ other if wants_weight else None, full.sum(0) if wants_bias else None
+            else:
+                if wants_x:
+                    turned = weight.contiguous().t()
+                    grad_x = half_product(g, turned, None, x.dtype) if ctx.half else product(g, turned)
+                if wants_weight:
+                    grad_weight, grad_bias = add_weight_gradient(g, x, with_bias=wants_bias, half=ctx.half)
+                elif wants_bias:
+                    grad_bias = g.reshape(-1, g.shape[-1]).float().sum(0)
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_x, grad_weight, None if grad_bias is None else grad_bias.to(ctx.bias_type), None
 
 
 def differentiable_product(
@@ -231,7 +175,6 @@ def differentiable_product(
     """
     half = in_half(x, weight)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        function = _HalfLinear if half else _Linear
-        y: Tensor = function.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        y: Tensor = _Linear.apply(x, weight, bias, half)  # type: ignore[no-untyped-call]
         return y
     return half_product(x, weight, bias) if half else product(x, weight, bias)

@@ -204,7 +204,7 @@ def test_several_models_are_narrow_where_few_updates_of_each_fit() -> None:
     assert (slow.narrow, slow.small, slow.student) == (half, False, 2)
     assert "1,059 updates" in slow.reasons["narrow"]
     assert (fast.narrow, fast.small, fast.student) == (None, True, 2)
-    assert (slow.taught, fast.taught) == (True, False)
+    assert (slow.fresh_students, fast.fresh_students) == (True, False)
     shares = [[stage.weight for stage in stages_of(one) if stage.name == "student"] for one in (slow, fast)]
     assert shares == [[1.0], [0.7]]
     for other in (
@@ -494,7 +494,7 @@ def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_fro
     leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
 ) -> None:
     narrow = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 1}
-    leave_out(narrow=narrow, taught=True, small=False)
+    leave_out(narrow=narrow, small=False)
     folder = tmp_path / "run"
     learn(folder, **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1, "dropout": None})
     names = [*(f"forward-{i + 1}" for i in range(3)), "reverse-1", "right-to-left", "student", "student-2"]

@@ -1,9 +1,9 @@
 // Linear maps with products of bfloat16: a part of kernels.cpp. The equations are in kernels/products.py.
 //
 // Products are sums of tiles (tiles.h). A word holds two numbers that follow each other along the sum where the processor
-// multiplies such pairs (AVX512-BF16), and otherwise one number in float32. Only the rows of x are read where they lie;
-// other operands are copied to the order in which a tile reads them, and rounded then if they are in float32. Sums are in
-// float32.
+// multiplies such pairs (AVX512-BF16), and otherwise one number, as float32. Rows of x that consist of words are read where
+// they lie; other operands are copied to the order in which a tile reads them, and rounded then if they are in float32.
+// Sums are in float32.
 
 #pragma once
 

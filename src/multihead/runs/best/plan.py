@@ -124,8 +124,6 @@ class BestConfig(Settings):
     narrow: dict[str, int] | None = None
     """The sizes of all models, which have half of the parameters of the usual network, where few updates of that fit;
     not in older runs."""
-    taught: bool = False
-    """Whether each forward model has those before it as its teachers; not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -151,7 +149,7 @@ class BestConfig(Settings):
 
     @property
     def fresh_students(self) -> bool:
-        """Whether the students start from scratch, rather than as the forward models."""
+        """Whether students start from scratch, not as the forward models, each of which learns from those before it."""
         return self.narrow is not None and self.further is None
 
 
@@ -260,10 +258,7 @@ def decide(
     narrow = None if both_ways or found is None else _narrow(choices, config, found)
     if narrow is None:
         return config
-    taught = config.further is None
-    if taught:
-        choices.reasons["taught"] = "a network with teachers needs fewer updates"
-    return config.model_copy(update={"narrow": narrow, "taught": taught, "small": False, "reasons": choices.reasons})
+    return config.model_copy(update={"narrow": narrow, "small": False, "reasons": choices.reasons})
 
 
 def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, int] | None:

@@ -213,7 +213,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
     length = "budget" if config.updates is None else "updates"
-    narrow = [name for name in ("narrow", "taught") if getattr(config, name)]
+    narrow = () if config.narrow is None else ("narrow",)
     log_decisions(
         config.reasons,
         {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse", *_KINDS, *narrow)},
@@ -467,12 +467,13 @@ class BestRun:
 
         The learning rate of both ways stays constant, and that of the models that begin there falls. The first student
         begins as the best forward model, the second as the next, and they have a lower rate. The second one reads other
-        subwords, so that the two differ more. Of narrow forward models, each has those before it as its teachers.
+        subwords, so that the two differ more. Where students start from scratch, each forward model has those before it
+        as its teachers.
         """
         free, run = self._settings.schedule is None, self._folder / name
         if name == plan.BOTH:
             return {"schedule": "constant"} if free else {}
-        if run in self._forward[1:] and self._config.taught:
+        if run in self._forward[1:] and self._config.fresh_students:
             earlier = self._forward[: self._forward.index(run)]
             return {"teacher": tuple(earlier), **self._less_dropout(plan.SMALL_DROPOUT)}
         if run in self._students:
