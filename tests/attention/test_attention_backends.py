@@ -106,7 +106,7 @@ def test_half_precision_trains_in_float32_on_a_cpu(dtype: torch.dtype) -> None:
     assert choose(query, key, value).compute_dtype is None
     learned = key.clone().requires_grad_()
     assert choose(query, learned, value, bias=torch.zeros(5, 5)).compute_dtype == torch.float32
-    short = choose(query, learned, value)  # its kernel reads bfloat16 and computes in float32
+    short = choose(query, learned, value)  # its kernel reads bfloat16 and sums in float32
     assert short.compute_dtype == (None if short.kernel == "short" else torch.float32)
     with torch.no_grad():
         assert choose(query, key.clone().requires_grad_(), value).compute_dtype is None

@@ -86,13 +86,16 @@ def test_it_is_the_reference(
         torch.testing.assert_close(got.double(), expected.double(), rtol=tolerance, atol=tolerance * scale)
 
 
-def test_padding_reaches_nothing(compiled: Any) -> None:
-    query, key, value = (heads_of(2, 2, 6, 16, torch.float32, seed) for seed in range(3))
-    lengths = torch.tensor([4, 0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("real", [3, 4])
+def test_padding_reaches_nothing(real: int, dtype: torch.dtype, compiled: Any) -> None:
+    """With an odd length, the last pair of a product in bfloat16 has one real number."""
+    query, key, value = (heads_of(2, 2, 6, 16, dtype, seed) for seed in range(3))
+    lengths = torch.tensor([real, 0])
     clean = short_attention(query, key, value, key_lengths=lengths)
     with torch.no_grad():
         for tensor in (key, value):
-            tensor[0, :, 4:] = float("nan")
+            tensor[0, :, real:] = float("nan")
             tensor[1] = float("inf")
     dirty = short_attention(query, key, value, key_lengths=lengths)
     assert torch.equal(clean, dirty)

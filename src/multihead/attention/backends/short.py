@@ -5,8 +5,9 @@
 It is made for the sentences of a translator. PyTorch's fused kernel is made for long sequences: per position, its
 backward pass takes longer the shorter they are, in bfloat16 many times so (docs/lab-notes.md), and bfloat16 has to be
 converted to float32 first. Here one thread computes one head of one sentence within its own cache. It reads and writes
-either type in place, computes in float32, and skips the padding altogether, so nothing can spread from there. A query
-without any key, or past its own length, yields zeros.
+either type in place, sums in float32, and skips the padding altogether, so nothing can spread from there. A query
+without any key, or past its own length, yields zeros. Where AVX512-BF16 multiplies bfloat16, factors of this type are
+multiplied as they are, and weights are rounded to it, as in PyTorch's kernel; elsewhere they become float32.
 
 The kernel takes no boolean mask, but right padding or sequences end to end in one row
 (:class:`~multihead.attention.masks.EndToEnd`), causal or not; and no bias but

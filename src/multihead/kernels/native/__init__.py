@@ -510,7 +510,10 @@ KERNELS = Library(
     "kernels",
     tuple(
         Path(__file__).with_name(name)
-        for name in ("kernels.cpp", "tiles.h", "directions.h", "half_linear.h", "long_attention.h")
+        for name in (
+            *("kernels.cpp", "tiles.h", "strips.h", "softmax.h", "directions.h", "half_linear.h"),
+            *("long_attention.h", "short_attention.h"),
+        )
     ),
     {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
 )

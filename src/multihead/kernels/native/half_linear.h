@@ -26,16 +26,7 @@ static inline vec half_words(const float *from, i64 count) {
 }
 
 // FLOATS words, each of a number of `row` and the one of `next` below it; zeros from column `count` on, or without `next`.
-static inline vec half_columns(const bf16 *row, const bf16 *next, i64 count) {
-    const auto widened = [count](const bf16 *from) {
-        halves x{};
-        if (!from) return words{};
-        if (count >= FLOATS) x = *(const halves *)from;
-        else std::memcpy(&x, from, (size_t)count * sizeof *from);
-        return __builtin_convertvector(x, words);
-    };
-    return (vec)(widened(row) | widened(next) << 16);
-}
+static inline vec half_columns(const bf16 *row, const bf16 *next, i64 count) { return columns_at(row, next, count); }
 static inline vec half_columns(const float *row, const float *next, i64 count) {
     return Words<bf16>::of_columns(numbers(row, count), next ? numbers(next, count) : vec{});
 }

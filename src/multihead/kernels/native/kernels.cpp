@@ -1,8 +1,7 @@
 // Compiled kernels of a training update: pointwise operations, loss, attention, linear maps.
 //
-// Pointwise operations, cross-entropy and short attention take one pass over memory. Linear maps are for processors where
-// PyTorch's products are slower. The last lines include Muon's directions, linear maps in bfloat16 and attention over long
-// sequences.
+// Pointwise operations and cross-entropy take one pass over memory. Linear maps are for processors where PyTorch's products
+// are slower. The last lines include Muon's directions, linear maps in bfloat16 and attention over short and long sequences.
 //
 // The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
 // every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.
@@ -96,6 +95,9 @@ static inline void transpose_block(typename Lanes<N>::floats *x) {
     exchange_halves<N, 1>(x);
 }
 
+#include "softmax.h"
+#include "strips.h"
+
 // ------------------------------------------------------------------------------------------------ random numbers
 
 static inline u32 mix(u32 x) {
@@ -143,6 +145,24 @@ static inline void thread_rows(i64 count, i64 &begin, i64 &end) {
     end = count * (me + 1) / threads;
 }
 
+// Writes compute(f) for each feature f of a row. Numbers of bfloat16 are rounded many at once, which is faster than one by
+// one; a part of the row at a time, so that it stays in the first cache.
+template <class T, class Compute>
+static inline void write_row(T *to, i64 width, const Compute &compute) {
+    if constexpr (std::is_same_v<T, float>) {
+#pragma omp simd
+        for (i64 f = 0; f < width; f++) to[f] = compute(f);
+    } else {
+        float part[256];
+        for (i64 first = 0; first < width; first += 256) {
+            const i64 count = width - first < 256 ? width - first : 256;
+#pragma omp simd
+            for (i64 n = 0; n < count; n++) part[n] = compute(first + n);
+            tiles::store_row(part, count, 1.f, to + first);
+        }
+    }
+}
+
 // Number of threads for so many elements: at least 8192 elements per thread.
 static inline int thread_count(i64 elements, i64 threads) {
     i64 worth = elements / 8192, most = threads < 1 ? 1 : threads < 4096 ? threads : 4096;
@@ -160,9 +180,7 @@ static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = bytes.row(r);
             const A *from = x + r * width;
-            B *to = y + r * width;
-#pragma omp simd
-            for (i64 f = 0; f < width; f++) store(to[f], drawn[f] >= level ? load(from[f]) * scale : 0.f);
+            write_row(y + r * width, width, [=](i64 f) { return drawn[f] >= level ? load(from[f]) * scale : 0.f; });
         }
     } catch (const std::exception &) {
         failures.any = true;
@@ -248,13 +266,8 @@ static void add_norm_(const float *x, const F *branch, float *total, const float
             for (i64 f = 0; f < width; f++) square += (sum[f] - mean) * (sum[f] - mean);
             float rstd = 1.f / std::sqrt(square / width + eps);
             O *to = normed + r * width;
-            if (shift) {
-#pragma omp simd
-                for (i64 f = 0; f < width; f++) store(to[f], (sum[f] - mean) * rstd * gain[f] + shift[f]);
-            } else {
-#pragma omp simd
-                for (i64 f = 0; f < width; f++) store(to[f], (sum[f] - mean) * rstd * gain[f]);
-            }
+            if (shift) write_row(to, width, [=](i64 f) { return (sum[f] - mean) * rstd * gain[f] + shift[f]; });
+            else write_row(to, width, [=](i64 f) { return (sum[f] - mean) * rstd * gain[f]; });
             means[r] = mean;
             rstds[r] = rstd;
         }
@@ -333,17 +346,12 @@ static void add_norm_backward_(const O *grad_normed, const float *grad_total, co
                 }
                 gradient = to;
             }
-            if (grad_branch) {
-                F *to = grad_branch + r * width;
-                if (level) {
-                    const u8 *drawn = bytes.row(r);
-#pragma omp simd
-                    for (i64 f = 0; f < width; f++)
-                        store(to[f], drawn[f] >= level ? gradient[f] * scale : 0.f);
-                } else {
-#pragma omp simd
-                    for (i64 f = 0; f < width; f++) store(to[f], gradient[f]);
-                }
+            if (grad_branch && level) {
+                const u8 *drawn = bytes.row(r);
+                write_row(grad_branch + r * width, width,
+                          [=](i64 f) { return drawn[f] >= level ? gradient[f] * scale : 0.f; });
+            } else if (grad_branch) {
+                tiles::store_row(gradient, width, 1.f, grad_branch + r * width);
             }
         }
     } catch (const std::exception &) {
@@ -447,12 +455,10 @@ static void activation_(const T *x, const float *bias, T *y, i64 rows, i64 width
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = level ? bytes.row(r) : all.data();
             const T *from = x + r * width;
-            T *to = y + r * width;
-#pragma omp simd
-            for (i64 f = 0; f < width; f++) {
+            write_row(y + r * width, width, [=](i64 f) {
                 float value = activate<KIND>(load(from[f]) + add[f]) * scale;
-                store(to[f], drawn[f] >= level ? value : 0.f);
-            }
+                return drawn[f] >= level ? value : 0.f;
+            });
         }
     } catch (const std::exception &) {
         failures.any = true;
@@ -480,14 +486,12 @@ static void activation_backward_(const T *g, const T *x, const float *bias, T *g
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = level ? bytes.row(r) : all.data();
             const T *gradient = g + r * width, *from = x + r * width;
-            T *to = grad_x + r * width;
-#pragma omp simd
-            for (i64 f = 0; f < width; f++) {
+            write_row(grad_x + r * width, width, [=](i64 f) {
                 float value = load(gradient[f]) * slope<KIND>(load(from[f]) + add[f]) * scale;
                 value = drawn[f] >= level ? value : 0.f;
                 column[f] += value;
-                store(to[f], value);
-            }
+                return value;
+            });
         }
     } catch (const std::exception &) {
         failures.any = true;
@@ -543,38 +547,82 @@ static void rotate_(const T *x, i64 step, T *y, const float *turns, i64 rows, i6
                     i64 threads) {
     const i64 half = dim / 2;
     const float sign = back ? -1.f : 1.f;
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
+    try {
+        std::vector<float> turned(width);
         i64 begin, end;
         thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const float *sine = turns + r % places * dim, *cosine = sine + half;
             for (i64 h = 0; h < width; h += dim) {
                 const T *from = x + r * step + h;
-                T *to = y + r * width + h;
-                const auto turn = [=](i64 i) {
-                    const float a = load(from[i]), b = load(from[half + i]), s = sine[i] * sign;
-                    store(to[i], a * cosine[i] - b * s);
-                    store(to[half + i], a * s + b * cosine[i]);
-                };
-                i64 first = 0;
-                for (; first + 8 <= half; first += 8)  // a known number, so that none is left to a loop of single ones
+                float *to = turned.data() + h;
+                i64 i = 0;
+                const auto turn = [&](auto count) {  // known numbers, so that few are left to a loop of single ones
+                    for (; i + count <= half; i += count)
 #pragma omp simd
-                    for (i64 i = 0; i < 8; i++) turn(first + i);
-                for (; first < half; first++) turn(first);
+                        for (i64 n = i; n < i + count; n++) {
+                            const float a = load(from[n]), b = load(from[half + n]), s = sine[n] * sign;
+                            to[n] = a * cosine[n] - b * s;
+                            to[half + n] = a * s + b * cosine[n];
+                        }
+                };
+                turn(std::integral_constant<i64, 16>{});
+                turn(std::integral_constant<i64, 8>{});
+                turn(std::integral_constant<i64, 1>{});
             }
+            tiles::store_row(turned.data(), width, 1.f, y + r * width);
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
 extern "C" int rotate(const void *x, i64 step, void *y, int type, const float *turns, i64 rows, i64 width, i64 dim,
                       i64 places, int back, i64 threads) {
-    if (type) rotate_((const bf16 *)x, step, (bf16 *)y, turns, rows, width, dim, places, back, threads);
-    else rotate_((const float *)x, step, (float *)y, turns, rows, width, dim, places, back, threads);
-    return 0;
+    return status_of([&] {
+        if (type) rotate_((const bf16 *)x, step, (bf16 *)y, turns, rows, width, dim, places, back, threads);
+        else rotate_((const float *)x, step, (float *)y, turns, rows, width, dim, places, back, threads);
+    });
 }
 
 // ----------------------------------------------------------------------------------------------------- cross-entropy
+
+// Logits z [width] of a row: the largest, their sum, and the sum of e = exp(z - largest), which is written. Sums are in
+// several chains, which do not wait for each other.
+template <class T>
+static void exponentials(const T *z, i64 width, float *e, float &largest, float &sum, float &partition) {
+    using namespace tiles;
+    constexpr int CHAINS = 4;
+    const i64 whole = down(width, CHAINS * FLOATS);
+    vec top[CHAINS], total[CHAINS], powers[CHAINS];
+    for (int n = 0; n < CHAINS; n++) top[n] = splat(-INFINITY), total[n] = powers[n] = vec{};
+    for (i64 v = 0; v < whole; v += CHAINS * FLOATS)
+#pragma GCC unroll 4
+        for (int n = 0; n < CHAINS; n++) {
+            const vec x = numbers(z + v + n * FLOATS, FLOATS);
+            top[n] = larger(x, top[n]);
+            total[n] += x;
+        }
+    largest = highest_of(larger(larger(top[0], top[1]), larger(top[2], top[3])))[0];
+    sum = sum_of(total[0] + total[1] + (total[2] + total[3]))[0];
+    for (i64 v = whole; v < width; v++) {
+        const float x = load(z[v]);
+        largest = x > largest ? x : largest;
+        sum += x;
+    }
+    for (i64 v = 0; v < whole; v += CHAINS * FLOATS)
+#pragma GCC unroll 4
+        for (int n = 0; n < CHAINS; n++) {
+            const vec x = power_of_two((numbers(z + v + n * FLOATS, FLOATS) - largest) * LOG2_E);
+            *(vec *)(e + v + n * FLOATS) = x;
+            powers[n] += x;
+        }
+    partition = sum_of(powers[0] + powers[1] + (powers[2] + powers[3]))[0];
+    for (i64 v = whole; v < width; v++) partition += e[v] = exponential(load(z[v]) - largest);
+}
 
 // Soft targets: of each row the probabilities of ``count`` symbols; what is missing to 1 is spread over all symbols.
 struct Soft {
@@ -602,8 +650,7 @@ static double soft_row_(T *z, float *e, i64 target, i64 width, float smoothing, 
         float inverse = 1.f / partition, uniform = (float)((labels * smoothing + soft.weight * rest) / width);
         e[target] -= (float)(labels * (1.0 - smoothing) * partition);
         for (i64 j = 0; j < soft.count; j++) e[ids[j]] -= (float)(soft.weight * probabilities[j] * partition);
-#pragma omp simd
-        for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - uniform);
+        tiles::store_row(e, width, inverse, z, -uniform);
     }
     return log_partition - chosen - (rest ? rest / width * sum : 0);
 }
@@ -624,18 +671,8 @@ static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, fl
         thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             T *z = logits + r * width;
-            float largest = -INFINITY, sum = 0, partition = 0;
-#pragma omp simd reduction(max : largest) reduction(+ : sum)
-            for (i64 v = 0; v < width; v++) {
-                float value = load(z[v]);
-                largest = value > largest ? value : largest;
-                sum += value;
-            }
-#pragma omp simd reduction(+ : partition)
-            for (i64 v = 0; v < width; v++) {
-                e[v] = exponential(load(z[v]) - largest);
-                partition += e[v];
-            }
+            float largest, sum, partition;
+            exponentials(z, width, e, largest, sum, partition);
             float chosen = load(z[target[r]]);
             double log_partition = (double)largest + std::log((double)partition);
             nlls[r] = log_partition - chosen;
@@ -649,8 +686,7 @@ static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, fl
             if (!needs_grad) continue;
             float inverse = 1.f / partition;
             float at_target = e[target[r]] * inverse - uniform - (1.f - smoothing);
-#pragma omp simd
-            for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - uniform);
+            tiles::store_row(e, width, inverse, z, -uniform);
             store(z[target[r]], at_target);
         }
     } catch (const std::exception &) {
@@ -680,360 +716,6 @@ extern "C" int soft_cross_entropy(void *logits, int type, const i64 *target, i64
             cross_entropy_<T, true>(z, target, rows, width, smoothing, needs_grad, totals, nlls, hits, soft, threads);
         };
         if (type) run((bf16 *)logits); else run((float *)logits);
-    });
-}
-
-// ------------------------------------------------------------------------------------ attention over short sequences
-
-// Sequences are so short that everything of one head of one sentence stays in the cache of a core. Each thread copies
-// its queries, keys and values [length, width] to float32 scratch memory with rows padded to whole vectors, and
-// computes there.
-
-// Floats in a vector, to which rows are padded; sums are kept in registers of WIDE floats, those of at most STRIP vectors
-// of a row: no more than fit. g++ keeps what is longer than a register in memory, or splits it into single numbers.
-#if defined(__AVX512F__)
-static const int LANES = 16, WIDE = 16, STRIP = 4;
-#elif defined(__AVX__)
-static const int LANES = 8, WIDE = 8, STRIP = 2;
-#elif defined(__aarch64__)
-static const int LANES = 16, WIDE = 4, STRIP = 1;
-#else
-static const int LANES = 8, WIDE = 4, STRIP = 1;
-#endif
-typedef Lanes<LANES>::floats vector;
-typedef float wide __attribute__((vector_size(WIDE * 4), aligned(4)));
-
-// c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
-// most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Element (i, k) of a is
-// a[i * a_row + k * a_step], so that a_row = 1 multiplies by a transposed matrix.
-
-// Sums start at FROM: zero, what c holds, or the same `row` in all rows.
-enum Start { ZERO, OLD, ROW };
-
-template <int ROWS, int COLUMNS, Start FROM = ZERO>
-static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row, float *c, i64 c_row,
-                         i64 depth, const float *row = nullptr) {
-    constexpr int REGISTERS = COLUMNS * LANES / WIDE;
-    wide sum[ROWS][REGISTERS];
-#pragma GCC unroll 6
-    for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 4
-        for (int n = 0; n < REGISTERS; n++)
-            sum[i][n] = FROM == OLD   ? *(const wide *)(c + i * c_row + n * WIDE)
-                        : FROM == ROW ? *(const wide *)(row + n * WIDE)
-                                      : wide{};
-    for (i64 k = 0; k < depth; k++) {
-        wide right[REGISTERS];
-#pragma GCC unroll 4
-        for (int n = 0; n < REGISTERS; n++) right[n] = *(const wide *)(b + k * b_row + n * WIDE);
-#pragma GCC unroll 6
-        for (int i = 0; i < ROWS; i++) {
-            float left = a[i * a_row + k * a_step];
-#pragma GCC unroll 4
-            for (int n = 0; n < REGISTERS; n++) sum[i][n] += left * right[n];
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 4
-        for (int n = 0; n < REGISTERS; n++) *(wide *)(c + i * c_row + n * WIDE) = sum[i][n];
-}
-
-// c [rows, COLUMNS vectors] = a b, in blocks of 6, 4, 2 and 1 rows.
-template <int COLUMNS, Start FROM = ZERO>
-static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
-                         float *c, i64 c_row, const float *row = nullptr) {
-    i64 i = 0;
-    for (; i + 6 <= rows; i += 6)
-        block<6, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
-    if (i + 4 <= rows) {
-        block<4, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
-        i += 4;
-    }
-    if (i + 2 <= rows) {
-        block<2, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
-        i += 2;
-    }
-    if (i < rows)
-        block<1, COLUMNS, FROM>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth, row);
-}
-
-// c [rows, columns] = a [rows, depth] b [depth, columns], with a as in block; columns are rounded up to whole
-// vectors.
-static void product(i64 rows, i64 columns, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
-                    float *c, i64 c_row) {
-    i64 n = 0;
-    if constexpr (STRIP >= 4)
-        for (; n + 4 * LANES <= columns; n += 4 * LANES)
-            strip<4>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-    if constexpr (STRIP >= 2)
-        for (; n + 2 * LANES <= columns; n += 2 * LANES)
-            strip<2>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-    for (; n < columns; n += LANES) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
-}
-
-// Strides of a [batch, heads, length, width] tensor whose last axis is contiguous.
-struct View {
-    i64 batch, head, time;
-};
-
-struct AttentionJob {
-    i64 batch, heads, queries, keys, width;
-    View query, key, value, out;
-    const i64 *key_lengths, *query_lengths;  // number of real keys and queries of each sequence; null = all
-    const i64 *key_starts, *query_starts;    // packed: where each sequence starts in the one row; null = not packed
-    int causal;
-    const float *slopes;  // ALiBi's, of each head; null = none
-    int symmetric;        // ALiBi falls to both sides: -m |i - j| rather than m (j - i)
-    float scale;
-    // Offset of sequence b in a tensor, and its number of rows: those beyond its length are written as zeros.
-    i64 keys_at(const View &view, i64 b) const { return key_starts ? key_starts[b] * view.time : b * view.batch; }
-    i64 queries_at(const View &view, i64 b) const {
-        return query_starts ? query_starts[b] * view.time : b * view.batch;
-    }
-    i64 keys_of(i64 b) const { return key_starts ? key_lengths[b] : keys; }
-    i64 queries_of(i64 b) const { return query_starts ? query_lengths[b] : queries; }
-};
-
-// Copy rows of a tensor, times a factor, to float32 rows of to_row numbers, padded with zeros; and back.
-template <class T>
-static void load_rows(const T *from, i64 step, i64 rows, i64 width, float factor, float *to, i64 to_row) {
-    for (i64 t = 0; t < rows; t++) {
-        const T *row = from + t * step;
-        float *out = to + t * to_row;
-#pragma omp simd
-        for (i64 d = 0; d < width; d++) out[d] = load(row[d]) * factor;
-        for (i64 d = width; d < to_row; d++) out[d] = 0;
-    }
-}
-
-template <class T>
-static void store_rows(const float *from, i64 from_row, i64 rows, i64 width, float factor, T *to, i64 step) {
-    for (i64 t = 0; t < rows; t++) {
-        const float *row = from + t * from_row;
-        T *out = to + t * step;
-#pragma omp simd
-        for (i64 d = 0; d < width; d++) store(out[d], row[d] * factor);
-    }
-}
-
-// Transpose [rows, width] with rows of from_row numbers to [width, to_row], padded with zeros on the right. Blocks of
-// LANES x LANES numbers are transposed in registers, in a round for each factor of two. Of rows of to_row numbers only the
-// first `columns` are written.
-static void transpose(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row, i64 columns) {
-    for (i64 t0 = 0; t0 < columns; t0 += LANES)
-        for (i64 d0 = 0; d0 < width; d0 += LANES) {
-            vector x[LANES];
-            for (i64 t = 0; t < LANES; t++)
-                x[t] = t0 + t < rows ? *(const vector *)(from + (t0 + t) * from_row + d0) : vector{};
-            transpose_block<LANES>(x);
-            for (i64 d = 0; d < LANES && d0 + d < width; d++) *(vector *)(to + (d0 + d) * to_row + t0) = x[d];
-        }
-}
-
-// Softmax of ROWS rows of scores over their first seen[r] elements; zeros beyond, and everywhere if seen[r] is 0.
-// The sum along a row is a chain of dependent additions, so the chains of four rows are interleaved. Loops run over the
-// whole padded row and blend unseen elements away: a remainder loop would not be vectorized.
-template <int ROWS>
-static inline void softmax_rows(float *scores, i64 row, const int32_t *seen) {
-    float largest[ROWS], sum[ROWS];
-    for (int r = 0; r < ROWS; r++) {
-        const float *s = scores + r * row;
-        float highest = -INFINITY;
-#pragma omp simd reduction(max : highest)
-        for (int32_t j = 0; j < (int32_t)row; j++) {
-            float value = j < seen[r] ? s[j] : -INFINITY;
-            highest = value > highest ? value : highest;
-        }
-        largest[r] = seen[r] ? highest : 0.f;
-    }
-    for (int r = 0; r < ROWS; r++) {
-        float *s = scores + r * row, from = largest[r], total = 0;
-#pragma omp simd reduction(+ : total)
-        for (int32_t j = 0; j < (int32_t)row; j++) {
-            float e = exponential(s[j] - from);
-            e = j < seen[r] ? e : 0.f;
-            s[j] = e;
-            total += e;
-        }
-        sum[r] = total;
-    }
-    for (int r = 0; r < ROWS; r++) {
-        float *s = scores + r * row, inverse = seen[r] ? 1.f / sum[r] : 0.f;
-#pragma omp simd
-        for (int32_t j = 0; j < (int32_t)row; j++) s[j] *= inverse;
-    }
-}
-
-// Softmax of scores [queries, padded] over the first `keys` keys, or if causal over those not after the query.
-static void softmax(float *scores, i64 queries, i64 keys, i64 padded, int causal) {
-    int32_t seen[4];
-    for (i64 i = 0; i < queries; i += 4) {
-        i64 rows = queries - i < 4 ? queries - i : 4;
-        for (i64 r = 0; r < rows; r++) seen[r] = (int32_t)(causal && i + r + 1 < keys ? i + r + 1 : keys);
-        if (rows == 4) softmax_rows<4>(scores + i * padded, padded, seen);
-        else
-            for (i64 r = 0; r < rows; r++) softmax_rows<1>(scores + (i + r) * padded, padded, seen + r);
-    }
-}
-
-// Adds ALiBi's bias to scores [queries, padded] of as many queries as keys.
-static void add_distances(float *scores, i64 queries, i64 keys, i64 padded, float slope, int symmetric) {
-    for (i64 i = 0; i < queries; i++) {
-        float *row = scores + i * padded;
-#pragma omp simd
-        for (int32_t j = 0; j < (int32_t)keys; j++) {
-            float distance = (float)(j - (int32_t)i);
-            row[j] += slope * (symmetric && distance > 0.f ? -distance : distance);
-        }
-    }
-}
-
-// Memory of one thread, handed out piece by piece.
-struct Scratch {
-    std::vector<float> room;
-    size_t used = 0;
-    explicit Scratch(size_t size) : room(size + 16) {}
-    float *get(size_t size) {
-        float *at = room.data() + used;
-        used += size;
-        return at;
-    }
-};
-
-// x rounded up to whole vectors.
-static inline i64 round_up(i64 x) { return (x + LANES - 1) / LANES * LANES; }
-
-// out = softmax(scale Q K^T) V for each head of each sequence; a thread computes whole heads.
-template <class T>
-static void attention_(const AttentionJob &job, const T *query, const T *key, const T *value, T *out, i64 threads) {
-    i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
-    Failures failures;
-#pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
-    try {
-        Scratch scratch(2 * q * w + 3 * max_keys * w + q * max_keys);
-        // scaled_q, o: [q, w]; k, v: [max_keys, w]; k_transposed: [w, max_keys]; s: scores and weights [q, max_keys]
-        float *scaled_q = scratch.get(q * w), *o = scratch.get(q * w), *k = scratch.get(max_keys * w),
-              *k_transposed = scratch.get(max_keys * w), *v = scratch.get(max_keys * w), *s = scratch.get(q * max_keys);
-        i64 begin, end;
-        thread_rows(job.batch * job.heads, begin, end);
-        for (i64 index = begin; index < end; index++) {
-            i64 b = index / job.heads, h = index % job.heads;
-            i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
-            i64 real_queries = job.query_lengths ? job.query_lengths[b] : q, padded = round_up(keys);
-            load_rows(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, real_queries, d,
-                      job.scale, scaled_q, w);
-            load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            transpose(k, w, keys, d, k_transposed, padded, padded);
-            product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, s, padded);
-            if (job.slopes) add_distances(s, real_queries, keys, padded, job.slopes[h], job.symmetric);
-            softmax(s, real_queries, keys, padded, job.causal);
-            product(real_queries, w, keys, s, padded, 1, v, w, o, w);
-            i64 there = job.queries_of(b);
-            for (i64 i = real_queries * w; i < there * w; i++) o[i] = 0;
-            store_rows(o, w, there, d, 1.f, out + job.queries_at(job.out, b) + h * job.out.head, job.out.time);
-        }
-    } catch (const std::exception &) {
-        failures.any = true;
-    }
-    failures.end_of_region();
-}
-
-// The gradients of attention_. The weights P are computed again:
-//     dV = P^T g,   dP = g V^T,   dS = P (dP - sum_j P dP),   dQ = scale dS K,   dK = scale dS^T Q
-template <class T>
-static void attention_backward_(const AttentionJob &job, const T *query, const T *key, const T *value,
-                                const T *gradient, T *grad_query, T *grad_key, T *grad_value, const View &grad,
-                                const View &dq, const View &dkv, i64 threads) {
-    i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
-    Failures failures;
-#pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
-    try {
-        Scratch scratch(3 * q * w + 5 * max_keys * w + 2 * q * max_keys);
-        // scaled_q, g, a: [q, w]; k, v, c: [max_keys, w]; k_transposed, v_transposed: [w, max_keys];
-        // s (dP, then dS) and p: [q, max_keys]
-        float *scaled_q = scratch.get(q * w), *g = scratch.get(q * w), *a = scratch.get(q * w),
-              *k = scratch.get(max_keys * w), *k_transposed = scratch.get(max_keys * w), *v = scratch.get(max_keys * w),
-              *v_transposed = scratch.get(max_keys * w), *c = scratch.get(max_keys * w), *s = scratch.get(q * max_keys),
-              *p = scratch.get(q * max_keys);
-        i64 begin, end;
-        thread_rows(job.batch * job.heads, begin, end);
-        for (i64 index = begin; index < end; index++) {
-            i64 b = index / job.heads, h = index % job.heads;
-            i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
-            i64 real_queries = job.query_lengths ? job.query_lengths[b] : q, padded = round_up(keys);
-            load_rows(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, real_queries, d,
-                      job.scale, scaled_q, w);
-            load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            load_rows(gradient + job.queries_at(grad, b) + h * grad.head, grad.time, real_queries, d, 1.f, g, w);
-            transpose(k, w, keys, d, k_transposed, padded, padded);
-            transpose(v, w, keys, d, v_transposed, padded, padded);
-            product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, p, padded);
-            if (job.slopes) add_distances(p, real_queries, keys, padded, job.slopes[h], job.symmetric);
-            softmax(p, real_queries, keys, padded, job.causal);
-            product(real_queries, padded, d, g, w, 1, v_transposed, padded, s, padded);
-            // dV = P^T g; s holds dP
-            product(keys, w, real_queries, p, 1, padded, g, w, c, w);
-            i64 there = job.keys_of(b), asking = job.queries_of(b);
-            for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
-            store_rows(c, w, there, d, 1.f, grad_value + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
-            // dS = P (dP - sum_j P dP)
-            for (i64 i = 0; i < real_queries; i++) {
-                float *row = s + i * padded, *weight = p + i * padded, mean = 0;
-#pragma omp simd reduction(+ : mean)
-                for (i64 j = 0; j < padded; j++) mean += row[j] * weight[j];
-#pragma omp simd
-                for (i64 j = 0; j < padded; j++) row[j] = weight[j] * (row[j] - mean);
-            }
-            // dK = dS^T Q, where Q is scaled already; dQ = dS K, scaled when it is stored
-            product(keys, w, real_queries, s, 1, padded, scaled_q, w, c, w);
-            for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
-            store_rows(c, w, there, d, 1.f, grad_key + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
-            product(real_queries, w, keys, s, padded, 1, k, w, a, w);
-            for (i64 i = real_queries * w; i < asking * w; i++) a[i] = 0;
-            store_rows(a, w, asking, d, job.scale, grad_query + job.queries_at(dq, b) + h * dq.head, dq.time);
-        }
-    } catch (const std::exception &) {
-        failures.any = true;
-    }
-    failures.end_of_region();
-}
-
-// sizes: batch, heads, queries, keys, width. s: batch, head and position strides of query, key, value and out.
-extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
-                         void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
-                         const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
-                         int symmetric, float scale, i64 threads) {
-    return status_of([&] {
-        AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
-                {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
-                query_lengths,      key_starts,         query_starts,       causal,               slopes,
-                symmetric,          scale};
-        if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
-        else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
-    });
-}
-
-// s: batch, head and position strides of query, key, value, gradient, grad_query, and grad_key and grad_value (equal).
-extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
-                                  const void *value, const void *gradient, void *grad_query, void *grad_key,
-                                  void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
-                                  const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
-                                  int symmetric, float scale, i64 threads) {
-    return status_of([&] {
-        AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
-                {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
-                query_lengths,      key_starts,         query_starts,       causal,   slopes,
-                symmetric,          scale};
-        View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
-        const auto run = [&](auto type_of) {
-            typedef decltype(type_of) T;
-            attention_backward_(job, (const T *)query, (const T *)key, (const T *)value, (const T *)gradient,
-                                (T *)grad_query, (T *)grad_key, (T *)grad_value, grad, dq, dkv, threads);
-        };
-        if (type) run(bf16{}); else run(0.f);
     });
 }
 
@@ -1188,3 +870,4 @@ extern "C" int linear_weight(const float *g, const float *x, float *dw, float *d
 #include "directions.h"
 #include "half_linear.h"
 #include "long_attention.h"
+#include "short_attention.h"

@@ -12,42 +12,13 @@
 
 #pragma once
 
-#include "tiles.h"
+#include "softmax.h"
 
 namespace tiles::long_attention_kernel {
 
 constexpr i64 QUERIES = 96, KEYS = 192;
 constexpr i64 ROW = KEYS + 16;  // of scores; not a multiple of many cache lines, so that columns use all of the cache
-constexpr float LOG2_E = 1.44269504088896341f;
 static_assert(KEYS % PANEL == 0 && KEYS % GROUP == 0 && QUERIES % GROUP == 0);
-
-static inline float sum_of(vec x) {
-    float sum = 0;
-    for (int n = 0; n < FLOATS; n++) sum += x[n];
-    return sum;
-}
-
-static inline float highest_of(vec x) {
-    float highest = x[0];
-    for (int n = 1; n < FLOATS; n++) highest = x[n] > highest ? x[n] : highest;
-    return highest;
-}
-
-// 2^x for x < 128 with a relative error below 2e-7; 2^-126 below -126. NaN stays NaN.
-// x = n + r with |r| <= 1/2: adding 1.5 * 2^23 rounds to integers, and 127 more is the exponent of 2^n, in the lowest
-// bits. 2^r is a polynomial.
-static inline vec power_of_two(vec x) {
-    constexpr float ROUND = 12583039.f;  // 1.5 * 2^23 + 127
-    x = x < -126.f ? splat(-126.f) : x;
-    const vec rounded = x + ROUND;
-    const vec r = x - (rounded - ROUND);
-    vec y = r * 1.3264726899e-3f + 9.6715126606e-3f;
-    y = y * r + 5.5507337442e-2f;
-    y = y * r + 2.4022242085e-1f;
-    y = y * r + 6.9314697760e-1f;
-    y = y * r + 1.f;
-    return y * (vec)((ints)rounded << 23);
-}
 
 // -------------------------------------------------------------------------------------------------------------- call
 
@@ -144,7 +115,7 @@ struct Softmax {
                 top[n] = x > top[n] ? x : top[n];
             }
         for (int n = 1; n < VECTORS; n++) top[0] = top[n] > top[0] ? top[n] : top[0];
-        const float now = std::max(largest, highest_of(top[0])), base = now == -INFINITY ? 0.f : now;
+        const float now = std::max(largest, highest_of(top[0])[0]), base = now == -INFINITY ? 0.f : now;
         for (i64 j = from; j < to; j += PANEL) {
             vec x[VECTORS];
 #pragma GCC unroll 4
@@ -161,7 +132,7 @@ struct Softmax {
             sum *= factor;
             largest = now;
         }
-        sum += sum_of(total[0]);
+        sum += sum_of(total[0])[0];
         set_zero<T>(s, from, begin);
         set_zero<T>(s, end, to);
     }
@@ -320,7 +291,7 @@ struct Backward {
                 vec sum{};
                 for (i64 at = 0; row && at < d; at += FLOATS)
                     sum += numbers(row + at, d - at) * numbers(o + i * out_view.time + at, d - at);
-                means[i] = sum_of(sum);
+                means[i] = sum_of(sum)[0];
             }
             for (i64 i = 0; i < n * w; i++) dq[i] = 0;
             const float *log = logs + (b * job.heads + h) * job.queries;

@@ -1,4 +1,4 @@
-// Products as sums of tiles: a part of kernels.cpp, for directions.h, half_linear.h and long_attention.h.
+// Products as sums of tiles, and tensors as their factors: a part of kernels.cpp, for the other headers.
 //
 // A tile is GROUP rows by PANEL columns of a product, which stay in registers. Operands are copied beforehand into the
 // order in which a tile reads them, as words: a word is a number of float32 or, of bfloat16 where the processor multiplies
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -17,7 +17,7 @@ namespace tiles {
 
 #if defined(__AVX512F__)
 constexpr int FLOATS = 16, VECTORS = 2, GROUP = 12;
-#elif defined(__AVX2__)
+#elif defined(__AVX__)
 constexpr int FLOATS = 8, VECTORS = 2, GROUP = 6;
 #elif defined(__aarch64__)
 constexpr int FLOATS = 4, VECTORS = 4, GROUP = 6;
@@ -130,6 +130,11 @@ static inline void tile(const Word *a, const Word *b, i64 depth, float *c, i64 c
 
 // ----------------------------------------------------------------------------------------------------------- copying
 
+// Strides of a [batch, heads, length, width] tensor whose last axis is contiguous.
+struct View {
+    i64 batch, head, time;
+};
+
 // Rows of a tensor; those outside [begin, end) and queries that see nothing count as zeros and are not read.
 template <class T>
 struct Rows {
@@ -141,19 +146,40 @@ struct Rows {
     }
 };
 
+// FLOATS halves, each in a word. g++ 12 takes two steps for sixteen of them, unless it is told the instruction.
+static inline words widened(const bf16 *from) {
+#if defined(__AVX512F__)
+    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+#else
+    return __builtin_convertvector(*(const halves *)from, words);
+#endif
+}
+
+// `count` halves, at most FLOATS, each in a word, and zeros.
+static inline words widened(const bf16 *from, i64 count) {
+    if (count >= FLOATS) return widened(from);
+    if (count <= 0) return words{};
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return (words)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from));
+#else
+    bf16 x[FLOATS]{};
+    std::memcpy(x, from, (size_t)count * sizeof *from);
+    return widened(x);
+#endif
+}
+
 // `count` numbers, at most FLOATS, and zeros.
+static inline vec numbers(const bf16 *from, i64 count) { return (vec)(widened(from, count) << 16); }
+
 static inline vec numbers(const float *from, i64 count) {
     if (count >= FLOATS) return *(const vec *)from;
+#if defined(__AVX512F__)
+    return count <= 0 ? vec{} : (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
     vec x{};
     for (i64 n = 0; n < count; n++) x[n] = from[n];
     return x;
-}
-
-static inline vec numbers(const bf16 *from, i64 count) {
-    if (count >= FLOATS) return (vec)(__builtin_convertvector(*(const halves *)from, words) << 16);
-    vec x{};
-    for (i64 n = 0; n < count; n++) x[n] = load(from[n]);
-    return x;
+#endif
 }
 
 // The first FLOATS words of `count` numbers, and zeros.
@@ -162,9 +188,24 @@ static inline vec words_at(const T *from, i64 count) {
     if constexpr (Words<T>::NUMBERS == 1) return numbers(from, count);
     else {
         if (count >= 2 * FLOATS) return *(const vec *)from;
+#if defined(__AVX512BW__)
+        return count <= 0 ? vec{} : (vec)_mm512_maskz_loadu_epi16((__mmask32)((1u << count) - 1), from);
+#else
         vec x{};
         std::memcpy(&x, from, std::max<i64>(count, 0) * sizeof *from);
         return x;
+#endif
+    }
+}
+
+// FLOATS words along the rows of a tensor: each has a number of `row` and, if there are two, the one of `next` below it.
+// Zeros from column `count` on, and for a row that is null.
+template <class T>
+static inline vec columns_at(const T *row, const T *next, i64 count) {
+    if constexpr (Words<T>::NUMBERS == 1) return row ? numbers(row, count) : vec{};
+    else {
+        const words low = row ? widened(row, count) : words{}, high = next ? widened(next, count) : words{};
+        return (vec)(low | high << 16);
     }
 }
 
@@ -200,21 +241,30 @@ static void pack_panels(const Rows<T> &rows, i64 first, i64 count, i64 width, Wo
     for (i64 r = 0; r < count; r += NUMBERS) {
         const T *row = rows.row(first + r), *next = NUMBERS == 2 ? rows.row(first + r + 1) : nullptr;
         for (i64 d = 0; d < up(width, PANEL); d += FLOATS) {
-            const i64 some = std::min<i64>(FLOATS, width - d);
-            vec x = row && some > 0 ? numbers(row + d, some) : vec{};
-            if constexpr (NUMBERS == 2) x = Words<T>::of_columns(x, next && some > 0 ? numbers(next + d, some) : vec{});
-            *(vec *)(to + d / PANEL * step + r / NUMBERS * PANEL + d % PANEL) = x;
+            *(vec *)(to + d / PANEL * step + r / NUMBERS * PANEL + d % PANEL) =
+                columns_at(row ? row + d : nullptr, next ? next + d : nullptr, width - d);
         }
     }
 }
 
-static inline void store_row(const float *from, i64 width, float factor, float *to) {
-    for (i64 d = 0; d < width; d++) to[d] = from[d] * factor;
+// to = from * factor + shift
+static inline void store_row(const float *from, i64 width, float factor, float *to, float shift = 0.f) {
+    i64 done = 0;
+    for (; done + FLOATS <= width; done += FLOATS)
+        *(vec *)(to + done) = *(const vec *)(from + done) * factor + shift;
+    for (; done < width; done++) to[done] = from[done] * factor + shift;
 }
 
-static inline void store_row(const float *from, i64 width, float factor, bf16 *to) {
+static inline void store_row(const float *from, i64 width, float factor, bf16 *to, float shift = 0.f) {
+    i64 done = 0;
+#if defined(__AVX512BF16__)
+    for (; done + PANEL <= width; done += PANEL) {
+        const vec *x = (const vec *)(from + done);
+        *(vec *)(to + done) = Words<bf16>::of_row(x[0] * factor + shift, x[1] * factor + shift);
+    }
+#endif
 #pragma omp simd
-    for (i64 d = 0; d < width; d++) store(to[d], from[d] * factor);
+    for (i64 d = done; d < width; d++) store(to[d], from[d] * factor + shift);
 }
 
 // Memory of one thread, which grows.
