@@ -171,12 +171,10 @@ struct Factors {
         return {to, padded};
     }
 
-    // Rows [rows, width] as a right factor, with words along the rows: where they lie if they consist of words and whole
-    // vectors, or copied to `to` [words of rows, round_up(width)].
+    // Rows [rows, width] as a right factor, with words along the rows, [words of rows, round_up(width)] in `to`: a product
+    // reads it once for each block of rows, so it would wait where it lies.
     static Right<Word> columns(const T *from, i64 step, i64 rows, i64 width, Word *to) {
         const i64 row = round_up(width);
-        if constexpr (std::is_same_v<T, Word>)
-            if (width == row) return {from, step};
         for (i64 t = 0; t < rows; t += NUMBERS)
             for (i64 d = 0; d < row; d += FLOATS) {
                 const T *at = from + t * step + d;
