@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "tiles.h"
+#include "strips.h"
 
 namespace tiles {
 

@@ -550,14 +550,17 @@ static void rotate_(const T *x, i64 step, T *y, const float *turns, i64 rows, i6
     Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
     try {
-        std::vector<float> turned(width);
+        constexpr bool IN_PLACE = std::is_same_v<T, float>;
+        std::vector<float> turned(IN_PLACE ? 0 : width);
         i64 begin, end;
         thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const float *sine = turns + r % places * dim, *cosine = sine + half;
             for (i64 h = 0; h < width; h += dim) {
                 const T *from = x + r * step + h;
-                float *to = turned.data() + h;
+                float *to;
+                if constexpr (IN_PLACE) to = y + r * width + h;
+                else to = turned.data() + h;
                 i64 i = 0;
                 const auto turn = [&](auto count) {  // known numbers, so that few are left to a loop of single ones
                     for (; i + count <= half; i += count)
@@ -572,7 +575,7 @@ static void rotate_(const T *x, i64 step, T *y, const float *turns, i64 rows, i6
                 turn(std::integral_constant<i64, 8>{});
                 turn(std::integral_constant<i64, 1>{});
             }
-            tiles::store_row(turned.data(), width, 1.f, y + r * width);
+            if constexpr (!IN_PLACE) tiles::store_row(turned.data(), width, 1.f, y + r * width);
         }
     } catch (const std::exception &) {
         failures.any = true;

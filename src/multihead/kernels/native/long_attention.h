@@ -112,9 +112,9 @@ struct Softmax {
 #pragma GCC unroll 4
             for (int n = 0; n < VECTORS; n++) {
                 const vec x = *(const vec *)(s + j + n * FLOATS);
-                top[n] = x > top[n] ? x : top[n];
+                top[n] = larger(x, top[n]);
             }
-        for (int n = 1; n < VECTORS; n++) top[0] = top[n] > top[0] ? top[n] : top[0];
+        for (int n = 1; n < VECTORS; n++) top[0] = larger(top[n], top[0]);
         const float now = std::max(largest, highest_of(top[0])[0]), base = now == -INFINITY ? 0.f : now;
         for (i64 j = from; j < to; j += PANEL) {
             vec x[VECTORS];

@@ -19,12 +19,6 @@ struct Job {
     const float *slopes;  // ALiBi's, of each head; null = none
     int symmetric;        // ALiBi falls to both sides: -m |i - j| rather than m (j - i)
     float scale;
-
-    Job(const i64 *sizes, const i64 *key_lengths, const i64 *query_lengths, const i64 *key_starts,
-        const i64 *query_starts, int causal, const float *slopes, int symmetric, float scale)
-        : batch(sizes[0]), heads(sizes[1]), queries(sizes[2]), keys(sizes[3]), width(sizes[4]),
-          key_lengths(key_lengths), query_lengths(query_lengths), key_starts(key_starts), query_starts(query_starts),
-          causal(causal), slopes(slopes), symmetric(symmetric), scale(scale) {}
 };
 
 // One head of one sequence.
@@ -305,18 +299,25 @@ static void backward(const Job &job, const i64 *s, const T *query, const T *key,
 
 }  // namespace tiles::short_attention_kernel
 
+// Arguments of both functions behind the tensors, and the job that they are.
+#define JOB_ARGS                                                                                                  \
+    int type, const i64 *key_lengths, const i64 *query_lengths, const i64 *key_starts, const i64 *query_starts,   \
+        int causal, const float *slopes, int symmetric, float scale, i64 threads
+#define MAKE_JOB                                                                                                  \
+    tiles::short_attention_kernel::Job {                                                                          \
+        sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], key_lengths, query_lengths, key_starts, query_starts,   \
+            causal, slopes, symmetric, scale                                                                      \
+    }
+
 // sizes: batch, heads, queries, keys, width. s: batch, head and position strides of query, key, value and out.
 extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
-                         void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
-                         const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
-                         int symmetric, float scale, i64 threads) {
+                         void *out, JOB_ARGS) {
     return status_of([&] {
-        namespace kernel = tiles::short_attention_kernel;
-        const kernel::Job job(sizes, key_lengths, query_lengths, key_starts, query_starts, causal, slopes, symmetric,
-                              scale);
+        const auto job = MAKE_JOB;
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
-            kernel::forward(job, s, (const T *)query, (const T *)key, (const T *)value, (T *)out, threads);
+            tiles::short_attention_kernel::forward(job, s, (const T *)query, (const T *)key, (const T *)value, (T *)out,
+                                                   threads);
         };
         if (type) run(bf16{}); else run(0.f);
     });
@@ -325,17 +326,14 @@ extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, cons
 // s: batch, head and position strides of query, key, value, gradient, grad_query, and grad_key and grad_value (equal).
 extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
                                   const void *value, const void *gradient, void *grad_query, void *grad_key,
-                                  void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
-                                  const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
-                                  int symmetric, float scale, i64 threads) {
+                                  void *grad_value, JOB_ARGS) {
     return status_of([&] {
-        namespace kernel = tiles::short_attention_kernel;
-        const kernel::Job job(sizes, key_lengths, query_lengths, key_starts, query_starts, causal, slopes, symmetric,
-                              scale);
+        const auto job = MAKE_JOB;
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
-            kernel::backward(job, s, (const T *)query, (const T *)key, (const T *)value, (const T *)gradient,
-                             (T *)grad_query, (T *)grad_key, (T *)grad_value, threads);
+            tiles::short_attention_kernel::backward(job, s, (const T *)query, (const T *)key, (const T *)value,
+                                                    (const T *)gradient, (T *)grad_query, (T *)grad_key,
+                                                    (T *)grad_value, threads);
         };
         if (type) run(bf16{}); else run(0.f);
     });

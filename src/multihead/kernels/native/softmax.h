@@ -1,4 +1,4 @@
-// Exponentials and sums along rows of scores: a part of kernels.cpp, for short_attention.h and long_attention.h.
+// Exponentials and sums along rows of scores: a part of kernels.cpp, for its loss, short_attention.h and long_attention.h.
 
 #pragma once
 

@@ -1,4 +1,5 @@
-// Products of small matrices of any size: a part of kernels.cpp, for linear maps in float32 and short_attention.h.
+// Products of small matrices of any size, and transposition: a part of kernels.cpp, for linear maps in float32,
+// directions.h and short_attention.h.
 //
 // A strip is a few vectors of columns, whose sums for some rows stay in registers. Unlike tiles (tiles.h), strips have no
 // fixed number of rows, and the left factor is read where it lies. Factors are words, as in tiles.h.
@@ -10,20 +11,20 @@
 // Floats in a vector, to which rows are padded; sums are kept in registers of WIDE floats, those of at most STRIP vectors
 // of a row: no more than fit. g++ keeps what is longer than a register in memory, or splits it into single numbers.
 #if defined(__AVX512F__)
-static const int LANES = 16, WIDE = 16, STRIP = 4;
+static const int LANES = 16, STRIP = 4;
 #elif defined(__AVX__)
-static const int LANES = 8, WIDE = 8, STRIP = 2;
+static const int LANES = 8, STRIP = 2;
 #elif defined(__aarch64__)
-static const int LANES = 16, WIDE = 4, STRIP = 1;
+static const int LANES = 16, STRIP = 1;
 #else
-static const int LANES = 8, WIDE = 4, STRIP = 1;
+static const int LANES = 8, STRIP = 1;
 #endif
+static const int WIDE = tiles::FLOATS;
 typedef Lanes<LANES>::floats vector;
 typedef tiles::vec wide;
-static_assert(WIDE == tiles::FLOATS && LANES % WIDE == 0);
 
-// c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
-// most 6 x 4 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Word (i, k) of a is
+// c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at most
+// 6 x 4 or 12 x 2 = 24 of the 32 of AVX-512, or 6 x 2 = 12 of the 16 of AVX, beside COLUMNS of b. Word (i, k) of a is
 // a[i * a_row + k * a_step], so that a_row = 1 multiplies by a transposed matrix. depth and distances are in words.
 
 // Sums start at FROM: zero, what c holds, or the same `row` in all rows.
