@@ -157,7 +157,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_library_is_not_loaded_but_built_again(damage, good, copied, monkeypatch, caplog):
+def test_a_damaged_library_is_not_loaded_but_built_again(damage, good, copied, monkeypatch, logged):
     path = elsewhere(copied, monkeypatch)
     DAMAGE[damage](path)
     loaded: list[str] = []
@@ -166,7 +166,7 @@ def test_a_damaged_library_is_not_loaded_but_built_again(damage, good, copied, m
     said: list[str] = []
     build.build_or_load(build.KERNELS, said.append)
     assert len(said) == 1
-    assert "building it again" in caplog.text
+    assert any("building it again" in message for message in logged)
     assert loaded[0] != str(path)  # the new one, in its draft
     assert path.read_bytes() == Path(good).read_bytes()
     assert build.verified(path) is not None

@@ -61,7 +61,7 @@ def test_as_many_requests_ahead_as_the_limit_are_answered(request_: bytes, clien
 
 @pytest.mark.parametrize("request_", [UPGRADE, PLAIN])
 def test_one_more_request_ahead_closes_the_connection(
-    request_: bytes, servers: Servers, translator: Translator, caplog: pytest.LogCaptureFixture
+    request_: bytes, servers: Servers, translator: Translator, logged: list[str]
 ) -> None:
     """Without a response: an error would be taken for the response to the first request."""
     serving = servers.start(lambda: translator)
@@ -69,10 +69,10 @@ def test_one_more_request_ahead_closes_the_connection(
     for sent in (request_ * (MAX_AHEAD + 1) + LAST, request_ * 600):
         assert everything(serving.client.port, sent) == b""
     assert serving.client.get("/health").status == 200
-    assert serving.log[before:] == caplog.messages == []
+    assert serving.log[before:] == logged == []
 
 
-def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client, logged: list[str]) -> None:
     """The error for an unparsable request is sent after the response, or not at all."""
     body, garbage = json.dumps({"text": "eins zwei"}).encode(), b"\0\xff\r\n\r\n"
     request = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -85,7 +85,7 @@ def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client, caplog
         assert json.loads(answer.read())["translations"][0]["source"] == "eins zwei"
         line.sendall(garbage)
         assert b'"malformed_http"' in b"".join(iter(lambda: line.recv(65_536), b""))
-    assert caplog.messages == []
+    assert logged == []
 
 
 @pytest.fixture
