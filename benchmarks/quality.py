@@ -7,6 +7,7 @@ finished run is only scored.
 
     python benchmarks/quality.py --output runs/de-en
     python benchmarks/quality.py --output runs/en-de --source en --target de
+    python benchmarks/quality.py --output runs/lower --source en --target de --lowercase
     python benchmarks/quality.py --output runs/ten --budget 10m
     python benchmarks/quality.py --output runs/plain --plain       a single training instead
 """
@@ -29,6 +30,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import split
+from multihead.files import write_text
 
 Texts = dict[str, list[list[str]]]
 """The source lines and target lines of each set."""
@@ -40,6 +42,11 @@ def main() -> None:
     made.add_argument("--output", type=Path, default=Path("run"), help="the run folder (run)")
     made.add_argument("--budget", default="60m", help="training time (60m)")
     made.add_argument("--plain", action="store_true", help="a single training instead of --best")
+    made.add_argument(
+        "--lowercase",
+        action="store_true",
+        help="train and score with lower-cased text, as published systems from English to German do",
+    )
     made.add_argument(
         "--more",
         nargs="*",
@@ -93,6 +100,8 @@ def write_toy(folder: Path) -> None:
 def measure(arguments: Namespace) -> None:
     """Train and score."""
     print(describe_machine())
+    if arguments.lowercase:
+        arguments.data = lowercased(arguments)
     seconds = train(arguments)
     found = systems(arguments.output)
     if arguments.toy:  # each system takes a process
@@ -108,6 +117,19 @@ def measure(arguments: Namespace) -> None:
             print(f"  {part:<5}" + "  ".join(f"{name} {value:.2f}" for name, value in row[part].items()))
     print(f"trained in {'an unknown time' if seconds is None else f'{seconds:.0f} s'}; {rows[0]['signature']}")
     write_figures(arguments, {"rows": rows, "seconds": seconds})
+
+
+def lowercased(arguments: Namespace) -> Path:
+    """A folder beside the run, with all text in lower case."""
+    folder: Path = arguments.output.with_name(f"{arguments.output.name}-lowercase")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "val", "test_2016_flickr"):
+        for side in ("source", "target"):
+            path = folder / f"{name}.{getattr(arguments, side)}"
+            if not path.exists():  # so that an interrupted run finds the same files
+                lines = read_lines(text_of(side, name, arguments))
+                write_text(path, "".join(f"{line.lower()}\n" for line in lines))
+    return folder
 
 
 def train(arguments: Namespace) -> float | None:

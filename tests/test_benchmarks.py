@@ -31,7 +31,7 @@ TINY = {
     "interop.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--beams", "2", "--only", "transformers"],
     "kernels.py": ["--tiny", "--rounds", "1"],
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
-    "quality.py": ["--toy"],
+    "quality.py": ["--toy", "--lowercase"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
     "scaling.py": ["--processes", "2", "--megabytes", "0.01", "0.1", "--rounds", "2"],
     "serving.py": ["--quick"],
