@@ -32,6 +32,9 @@ from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import split
 from multihead.files import write_text
 
+TRAIN, VALID, TEST = SETS = "train", "val", "test_2016_flickr"
+"""The names of the files, without the language."""
+
 Texts = dict[str, list[list[str]]]
 """The source lines and target lines of each set."""
 
@@ -91,7 +94,7 @@ def use_toy(arguments: Namespace, folder: Path) -> None:
 def write_toy(folder: Path) -> None:
     """Write generated numbers in German and English as training, validation and test text."""
     parts = split("de", "en", train=300, valid=6, test=6, seed=1)
-    for name, examples in zip(("train", "val", "test_2016_flickr"), parts, strict=True):
+    for name, examples in zip(SETS, parts, strict=True):
         for side, language in (("source", "de"), ("target", "en")):
             text = "".join(f"{getattr(example, side)}\n" for example in examples)
             (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
@@ -108,7 +111,7 @@ def measure(arguments: Namespace) -> None:
         found = {name: words for name, words in found.items() if not name.startswith(("forward", "small"))}
     texts = {
         part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
-        for part, file in (("val", "val"), ("test", "test_2016_flickr"))
+        for part, file in (("val", VALID), ("test", TEST))
     }
     rows = [score(name, words, texts, arguments) for name, words in found.items()]
     for row in rows:
@@ -123,7 +126,7 @@ def lowercased(arguments: Namespace) -> Path:
     """A folder beside the run, with all text in lower case."""
     folder: Path = arguments.output.with_name(f"{arguments.output.name}-lowercase")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("train", "val", "test_2016_flickr"):
+    for name in SETS:
         for side in ("source", "target"):
             path = folder / f"{name}.{getattr(arguments, side)}"
             if not path.exists():  # so that an interrupted run finds the same files
@@ -136,7 +139,7 @@ def train(arguments: Namespace) -> float | None:
     """Run ``multihead train``; returns the seconds of all starts, or None if a resumed run does not record them."""
     words = ["train", "--output", arguments.output, *([] if arguments.plain else ["--best"])]
     for side in ("source", "target"):
-        words += [f"--{side}", text_of(side, "train", arguments), f"--valid-{side}", text_of(side, "val", arguments)]
+        words += [f"--{side}", text_of(side, TRAIN, arguments), f"--valid-{side}", text_of(side, VALID, arguments)]
     more = dict(one.split("=", 1) for one in arguments.more)
     length = {} if "updates" in more else {"budget": arguments.budget}
     for name, value in {**length, **more}.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import sacrebleu
 
@@ -63,6 +65,7 @@ def test_an_empty_translation_scores_less_and_is_no_error() -> None:
 
 def test_text_that_looks_tokenised_makes_no_noise(logged: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     lines = ["It ends here ."] * 150
+    logging.getLogger().setLevel(logging.DEBUG)
     score(lines, lines, "ja")
     assert not logged
     assert capfd.readouterr() == ("", "")
