@@ -96,13 +96,14 @@ def measure(arguments: Namespace) -> None:
 
 
 def prepared_text(arguments: Namespace) -> PreparedText:
-    """The text in the subwords that both use; the first call prepares it."""
+    """The text in the subwords that both use, one vocabulary as the peer needs; the first call prepares it."""
     files = {
         f"{part}{side}": find(arguments.data, name, getattr(arguments, side))
         for part, name in (("", "train"), ("valid_", "val"))
         for side in ("source", "target")
     }
-    return prepare(**files, output=arguments.output / "text", vocab_size=arguments.vocab_size)
+    wishes = {"vocab_size": arguments.vocab_size, "shared_vocabulary": True}
+    return prepare(**files, **wishes, output=arguments.output / "text")
 
 
 # --------------------------------------------------------------------------- ours

@@ -10,7 +10,7 @@ import torch
 
 from multihead.errors import ConfigurationError
 from multihead.models.config import PRESETS, TransformerConfig
-from multihead.models.shrinking import half_of, narrow_half_of, parameters_of, shrunk
+from multihead.models.shrinking import half_of, narrow_half_of, narrower, parameters_of, shrunk
 from multihead.models.transformer import Transformer
 
 SIZES: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "width": 16, "heads": 2, "inner": 64, "dropout": 0.0}
@@ -118,6 +118,20 @@ def test_heads_must_divide_the_width_of_a_narrow_half() -> None:
     config = TransformerConfig(source_vocab=20, target_vocab=20, **PRESETS["tiny"])
     found = [narrow_half_of(config.model_copy(update={"heads": heads})) for heads in (1, 2, 16, 64)]
     assert [narrow and narrow.width for narrow in found] == [96, 96, 96, None]
+
+
+def test_a_narrower_network_has_the_same_shape_whatever_its_vocabularies() -> None:
+    for name, vocabularies in product(PRESETS, ((300, 300), (4_000, 4_000), (100, 32_000))):
+        sizes = {**PRESETS[name], "tie_embeddings": vocabularies == (300, 300)}
+        config = TransformerConfig(source_vocab=vocabularies[0], target_vocab=vocabularies[1], **sizes)
+        found = narrower(config)
+        assert found is not None
+        assert (found.width, found.inner) == (3 * config.width / 4, 5 * config.inner / 8)
+        assert (found.heads, found.encoder_layers) == (config.heads, config.encoder_layers)
+        assert found.decoder_layers == -(-2 * config.decoder_layers // 3)
+        assert (found.source_vocab, found.target_vocab) == vocabularies
+    one = config.model_copy(update={"width": 32, "inner": 32, "heads": 1})
+    assert narrower(one) is None
 
 
 def test_embeddings_that_are_most_of_a_network_leave_no_half() -> None:

@@ -643,6 +643,24 @@ def test_muon_learns_faster_with_as_many_pairs_as_were_tried():
     assert chosen(schedule="noam", optimizer="muon")[1] == whole
 
 
+def test_one_vocabulary_unless_a_small_text_has_two_languages():
+    def shared(pairs=30_000, alike=0.05, directions=False, **wishes):
+        choices = Choices(TrainSettings(**wishes))
+        return planning.choose_sharing(choices, pairs, lambda: alike, directions=directions)
+
+    two = planning._TWO_VOCABULARIES
+    pairs = (1, two.start - 1, two.start, two.stop - 1, two.stop, 10**7)
+    assert list(map(shared, pairs)) == [True, True, False, False, True, True]
+    assert [shared(alike=share) for share in (0.0, planning._ALIKE - 0.01, planning._ALIKE, 1.0)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert shared(directions=True) is shared(tie_embeddings=True) is shared(shared_vocabulary=True) is True
+    assert shared(100, shared_vocabulary=False) is shared(100, source_factors="case") is False
+
+
 def test_two_vocabularies_are_never_tied():
     for settings in (TrainSettings(shared_vocabulary=False), TrainSettings(shared_vocabulary=False, preset="tiny")):
         assert decide(settings)[0]["tie_embeddings"] is False

@@ -10,6 +10,7 @@ import pytest
 
 from multihead.data.corpus import Report
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
+from multihead.planning import choices as choices_module
 from multihead.planning.settings import Choices, PrepareSettings
 from multihead.preparing.corpora import file_records, scan_files
 from multihead.preparing.prepare import _report_left_out, write_data
@@ -230,6 +231,18 @@ def test_one_vocabulary_or_two(tmp_path, numbers, shared):
             assert tokenizer.decode(tokenizer.encode(text)) == text
     wider = len(found.target_tokenizer.encode("eins zwei drei")) - len(found.source_tokenizer.encode("eins zwei drei"))
     assert wider == 0 if shared else wider > 0  # a separate target vocabulary has no German words
+
+
+def test_two_vocabularies_for_few_pairs_of_two_languages(tmp_path, numbers, monkeypatch):
+    """Both sides of a text in one language, such as corrections, share theirs."""
+    pairs = numbers.pairs(300, 7)
+    monkeypatch.setattr(choices_module, "_TWO_VOCABULARIES", range(len(pairs), 5_000))
+    texts = {"two": pairs, "one": [(source, f"{source} !") for source, _ in pairs], "few": pairs[1:]}
+    for name, text in texts.items():
+        found, choices = prepared(tmp_path / name, **numbers.write(tmp_path, name, text), **numbers.valid)
+        assert found.config.shared_vocabulary is (name != "two")
+        assert (found.source_tokenizer.digest == found.target_tokenizer.digest) is (name != "two")
+        assert ("300 pairs" in choices.reasons["shared_vocabulary"]) is (name == "two")
 
 
 def test_how_the_vocabulary_is_learned(tmp_path, numbers):

@@ -249,11 +249,11 @@ def _learn_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers that ``train`` would learn, learned from the samples."""
     pairs = sum(map(len, passes))
-    size = choose_vocabulary(Choices(settings), pairs)
-    choices = Choices(settings.model_copy(update={"vocab_size": size}))
+    choices = Choices(settings)
+    size = choose_vocabulary(choices, pairs)
     samples = [WeightedCorpus(_SampleCorpus(one.sample), 1.0) for one in passes if len(one)]
     files = TextFiles(tuple(samples), None)
-    vocabulary = learn_vocabulary(choices, files, [frozenset()] * len(samples), lambda _: None)
+    vocabulary = learn_vocabulary(choices, files, [frozenset()] * len(samples), lambda _: None, count=pairs)
     diagnosis.looked.append(
         f"subwords: up to {size:,}, learned from {files.lines:,} of {pairs:,} pairs as training would from all"
     )

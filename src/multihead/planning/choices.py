@@ -47,6 +47,14 @@ _FAST_PAIRS = 1_000_000
 """Below this number, a new model has rotary positions and Muon a high rate, as was tried with up to 500,000 pairs
 (docs/lab-notes.md, "Half a million pairs")."""
 
+_TWO_VOCABULARIES = range(5_000, 50_000)
+"""Numbers of pairs with which each side has a vocabulary of its own, since a common one was tried against it
+(docs/lab-notes.md, "A vocabulary for each language")."""
+
+_ALIKE = 0.3
+"""From this share of target words that also occur in their source on, both sides have one vocabulary: with German and
+English it is a twentieth, with two forms of one language most."""
+
 _SHORT_DROPOUTS = ((20.0, 0.1), (30.0, 0.2))
 """Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
 
@@ -94,6 +102,28 @@ def choose_vocabulary(choices: Choices, pairs: int, unit: str = "pairs") -> int:
         32_000,
     )
     return choices.take("vocab_size", lambda: (size, f"for {pairs:,} {unit}"))
+
+
+def choose_sharing(choices: Choices, pairs: int, alike: Callable[[], float], *, directions: bool = False) -> bool:
+    """Whether both sides have one vocabulary.
+
+    Args:
+        choices: the user's settings; collects the reason.
+        pairs: training pairs.
+        alike: computes the share of target words that also occur in their source.
+        directions: whether the text has several directions, so that both sides have the same languages.
+    """
+
+    def usual() -> tuple[bool, str]:
+        if choices.requested("source_factors") is not None:
+            return False, "the source is in lower case, the target is not"
+        if getattr(choices.settings, "tie_embeddings", None):
+            return True, "tie_embeddings needs it"
+        if directions or pairs not in _TWO_VOCABULARIES or (share := alike()) >= _ALIKE:
+            return True, "names and numbers are alike on both sides"
+        return False, f"longer subwords for {pairs:,} pairs; only {share:.0%} of the words are alike on both sides"
+
+    return choices.take("shared_vocabulary", usual)
 
 
 FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_id", "factors")

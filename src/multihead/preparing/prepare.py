@@ -348,9 +348,13 @@ def _begin(
         return list(map(frozenset, decided["held_out"])), vocabulary, begun if joiner.next.number else None
     symbols = choose_symbols(choices, files, None if given is None else given.source)
     held_out = choose_held_out(choices, files)
-    vocabulary = given or learn_vocabulary(choices, files, held_out, context.say).with_symbols(symbols)
-    if given is None and choices.take("right_to_left", lambda: (False, "as text is read by default")):
-        vocabulary = vocabulary.backwards()
+    if given is None:
+        vocabulary = learn_vocabulary(choices, files, held_out, context.say, directions=bool(symbols))
+        vocabulary = vocabulary.with_symbols(symbols)
+        if choices.take("right_to_left", lambda: (False, "as text is read by default")):
+            vocabulary = vocabulary.backwards()
+    else:
+        vocabulary = given
     vocabulary.save(data)
     if journal is not None:
         decisions = {"reasons": choices.reasons, "vocabulary": vocabulary.decisions}

@@ -16,7 +16,7 @@ from multihead.data.corpus import Pair, Report
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError
 from multihead.files import write_errors
-from multihead.planning.choices import choose_vocabulary
+from multihead.planning.choices import choose_sharing, choose_vocabulary
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
 from multihead.text.backwards import BackwardsTokenizer, forwards
@@ -107,18 +107,26 @@ def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> V
 
 
 def learn_vocabulary(
-    choices: Choices, files: TextFiles, held_out: Sequence[Set[int]], say: Callable[[str], None]
+    choices: Choices,
+    files: TextFiles,
+    held_out: Sequence[Set[int]],
+    say: Callable[[str], None],
+    *,
+    directions: bool = False,
+    count: int | None = None,
 ) -> Vocabulary:
     """Learn one vocabulary from both sides of the text, or one from each, without the held-out pairs.
 
+    ``directions`` tells that there are several; ``count`` is the number of pairs if the files are a sample of them.
     From more than a million pairs it takes the beginning of each corpus, in proportion to its share of an epoch. Pairs
     that have more than max_tokens subwords in any vocabulary teach nothing, unless there are no others.
     """
     found, most = list(_sample(files, held_out)), choose_longest(choices) * LONGEST
     pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
-    size = choose_vocabulary(choices, len(pairs))
+    count = count or len(pairs)
+    size = choose_vocabulary(choices, count)
     factors = choices.take("source_factors", lambda: (None, "case is a part of subwords by default"))
-    shared = choices.take("shared_vocabulary", lambda: _shared(factors))
+    shared = choose_sharing(choices, count, lambda: _share_of_common_words(pairs), directions=directions)
     options, specials, own = choose_merging(choices)
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
     options["specials"] = specials
@@ -141,11 +149,12 @@ def learn_vocabulary(
     return Vocabulary(source, learn_with_placeholders(sides[1], size, **options), decisions)
 
 
-def _shared(factors: str | None) -> tuple[bool, str]:
-    """Whether both sides have one vocabulary, and the reason."""
-    if factors is not None:
-        return False, "the source is in lower case, the target is not"
-    return True, "names and numbers are alike on both sides"
+def _share_of_common_words(pairs: Sequence[Pair]) -> float:
+    """The share of target words that also occur in their source; words are what is between blanks."""
+    targets = [pair.target.split() for pair in pairs]
+    common = (set(pair.source.split()) for pair in pairs)
+    found = sum(word in source for source, words in zip(common, targets, strict=True) for word in words)
+    return found / max(sum(map(len, targets)), 1)
 
 
 def choose_merging(choices: Choices) -> tuple[dict[str, Any], Specials, tuple[str, ...]]:

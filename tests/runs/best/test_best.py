@@ -353,6 +353,11 @@ def test_browsers_get_the_small_model_if_it_is_nearly_as_good(
     assert "names the model small, which is not in" in ended.err
 
 
+def test_tied_embeddings_have_one_vocabulary(tmp_path: Path) -> None:
+    found = {tied: best_train._text_settings(TrainSettings(tie_embeddings=tied), tmp_path) for tied in (True, False)}
+    assert [found[tied]["shared_vocabulary"] for tied in (True, False)] == [True, None]
+
+
 def test_the_others_begin_as_the_model_of_both_ways(whole: Path) -> None:
     both = json.loads((whole / "both-ways/run.json").read_text())
     one_way = json.loads((whole / "text/prepared.json").read_text())["data"]["pairs"]

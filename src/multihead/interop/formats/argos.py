@@ -34,7 +34,9 @@ def refusals(parts: TranslatorParts) -> list[str]:
     reasons = ctranslate2.refusals(parts)
     source, target = parts.source_tokenizer, parts.target_tokenizer
     if source.digest != target.digest:
-        reasons.append("a tokenizer for each language, but a package has one sentencepiece.model")
+        reasons.append(
+            "a tokenizer for each language, but a package has one sentencepiece.model (train with --shared-vocabulary)"
+        )
     elif not isinstance(source, SentencePieceTokenizer):
         reasons += [reason for reason in sentencepiece.refusals(parts) if reason not in reasons]
     if source.prefix or target.prefix:

@@ -42,7 +42,7 @@ from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.models.config import TransformerConfig
-from multihead.models.shrinking import narrow_half_of, parameters_of
+from multihead.models.shrinking import narrow_half_of, narrower, parameters_of
 from multihead.planning.choices import SIZES, USUAL_SCALE, CorpusSize, choose_preset, rehearse
 from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_begun_run
@@ -187,8 +187,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
 
     with work_folder.preparing(folder, resumed=[plan.TEXT] if kept() else (), kept=kept):
         if text is None:
-            values = {name: getattr(given, name) for name in PrepareSettings.model_fields}
-            text = prepare(say=context.say, stop_signal=context.stop_signal, **{**values, "output": folder / plan.TEXT})
+            text = prepare(say=context.say, stop_signal=context.stop_signal, **_text_settings(given, folder))
         else:
             derive(text, folder / plan.TEXT, context)
         if text.config.directions and monolingual is not None:
@@ -203,8 +202,8 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             own = {**_common_settings(given), "budget": budget, "data": folder / plan.TEXT, "output": output}
             run = NewTranslatorRun(build(TrainSettings, own, "the settings"), output, context)
             usual = run.decide(text)
-            half = narrow_half_of(usual.model) if isinstance(usual.model, TransformerConfig) else None
-            return Fitting(usual.training.updates, _sizes_of(half))
+            narrow = narrower(usual.model) if isinstance(usual.model, TransformerConfig) else None
+            return Fitting(usual.training.updates, _sizes_of(narrow))
 
         known = choices, text.config.pairs, installed_versions(), further
         tag = plan.USUAL_TAG if further is None else _choose_tag(text.source_tokenizer, text.train.source)
@@ -226,6 +225,13 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
 
 def _sizes_of(network: TransformerConfig | None) -> dict[str, int] | None:
     return None if network is None else {name: getattr(network, name) for name in SIZES}
+
+
+def _text_settings(given: TrainSettings, folder: Path) -> dict[str, Any]:
+    """The settings of the preparation of the text, which tied embeddings need in one vocabulary."""
+    values = {name: getattr(given, name) for name in PrepareSettings.model_fields}
+    values |= {"shared_vocabulary": True} if given.tie_embeddings else {}
+    return {**values, "output": folder / plan.TEXT}
 
 
 def _common_settings(given: TrainSettings) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
 from multihead.models.config import NetworkConfig, TransformerConfig
 from multihead.models.network import Network
-from multihead.models.shrinking import narrow_half_of
+from multihead.models.shrinking import narrower
 from multihead.models.transformer import Transformer
 from multihead.planning.choices import (
     SIZES,
@@ -301,8 +301,8 @@ def _fit_to_time(choices: Choices, model: NetworkConfig, corpus: CorpusSize, tra
     """The network, or a smaller one where so few updates of it fit into the time that it would learn less."""
     usual = model
     for _ in range(halvings(choices, model.architecture, corpus.pairs, training.updates)):
-        half = narrow_half_of(model) if isinstance(model, TransformerConfig) else None
-        model = half or model
+        smaller = narrower(model) if isinstance(model, TransformerConfig) else None
+        model = smaller or model
     if model != usual:
         reason = f"learns more in this time than {training.updates:,} updates of width {usual.width} would"
         choices.reasons |= dict.fromkeys(("preset", *SIZES), reason)
