@@ -593,7 +593,7 @@ def test_a_short_training_has_a_small_network_unless_the_user_chose_one():
         corpus = CorpusSize(pairs, 14 * pairs, 4_000, 4_000, 0)
         model = planning.choose_model(choices, corpus, SLOW)
         training = planning.choose_training(choices, corpus, model, SLOW, lambda *_: Pace(0.5, 3000.0))
-        return planning.halvings(choices, model.architecture, pairs, training.updates)
+        return planning.narrowings(choices, model.architecture, pairs, training.updates)
 
     most = sorted(planning._SHORT, reverse=True)
     for times, updates in enumerate(most):

@@ -59,8 +59,8 @@ _SHORT_DROPOUTS = ((20.0, 0.1), (30.0, 0.2))
 """Dropout of trainings with fewer epochs than the first number (docs/lab-notes.md, "Dropout and epochs")."""
 
 _SHORT = (700, 1_200)
-"""Numbers of updates of the usual network: where fewer fit, one with a quarter of its parameters, or half of them,
-learns more in the same time (docs/lab-notes.md, "The size for a short training")."""
+"""Numbers of updates of the usual network: where fewer fit, one that is narrowed twice, or once, learns more in the
+same time (docs/lab-notes.md, "The size for a short training")."""
 
 _FILLED = 0.85
 """Share of a batch's cells that are not padding, as usual."""
@@ -330,8 +330,8 @@ def adapt_dropout(choices: Choices, model: Network, corpus: CorpusSize, training
     return model
 
 
-def halvings(choices: Choices, architecture: str, pairs: int, updates: int) -> int:
-    """How often the parameters of a new Transformer are halved because few updates of it fit into its time.
+def narrowings(choices: Choices, architecture: str, pairs: int, updates: int) -> int:
+    """How often a new Transformer is narrowed (`models.shrinking.narrower`) because few updates fit into its time.
 
     Only if time limits the number of updates, the user chose no size, and no head learns alignments, for which the
     depth counts. It was tried with 29,000 pairs.

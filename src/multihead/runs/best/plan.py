@@ -52,7 +52,7 @@ from pydantic import Field
 
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
-from multihead.planning.choices import FEW_PAIRS, halvings, relative_length
+from multihead.planning.choices import FEW_PAIRS, narrowings, relative_length
 from multihead.planning.settings import AS_ASKED, Choices, TextFile
 
 _TARGET = 0.985
@@ -122,8 +122,8 @@ class BestConfig(Settings):
     right_to_left: bool = False
     """Whether a model that writes from right to left judges candidates; not in older runs."""
     narrow: dict[str, int] | None = None
-    """The sizes of all models, which have half of the parameters of the usual network, where few updates of that fit;
-    not in older runs."""
+    """The sizes of all models, which have about half of the parameters of the usual network, where few updates of that
+    fit; not in older runs."""
     both_ways: bool = False
     """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
@@ -159,11 +159,11 @@ class Fitting:
 
     Attributes:
         updates: that fit into the time, of the network that it would have.
-        half: the sizes of a network with half of the parameters of that, if there is one.
+        narrow: the sizes of a narrower network (`models.shrinking.narrower`), if there is one.
     """
 
     updates: int
-    half: dict[str, int] | None = None
+    narrow: dict[str, int] | None = None
 
 
 def decide(
@@ -262,17 +262,17 @@ def decide(
 
 
 def _narrow(choices: Choices, config: BestConfig, found: Fitting) -> dict[str, int] | None:
-    """The sizes of all models if half of the parameters learn as much in the few updates of a share with weight 1."""
+    """The sizes of all models if narrower ones learn as much in the few updates of a share with weight 1."""
     weights = [stage.weight for stage in stages_of(config)]
     updates = round(found.updates / sum(weights))
     kind = choices.requested("model") or "transformer"
-    if config.forward == 1 or found.half is None or not halvings(choices, kind, config.epoch_pairs, updates):
+    if config.forward == 1 or found.narrow is None or not narrowings(choices, kind, config.epoch_pairs, updates):
         return None
     choices.reasons["narrow"] = (
         f"as good as the usual size, which would make {updates:,} updates in a share, and faster"
     )
-    choices.reasons["small"] = "all have half of the usual size"
-    return found.half
+    choices.reasons["small"] = "all have about half of the usual size"
+    return found.narrow
 
 
 @dataclass(frozen=True)

@@ -420,7 +420,7 @@ class BestRun:
     def _sizes(self, output: Path) -> dict[str, Any]:
         """The sizes of several models: all have those that the run decided, whatever fits into the time of each.
 
-        A single model has what fits into its time (`planning.choices.halvings`).
+        A single model has what fits into its time (`planning.choices.narrowings`).
         """
         given = self._settings
         if self._config.narrow is not None:

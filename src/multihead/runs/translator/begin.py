@@ -35,7 +35,7 @@ from multihead.planning.choices import (
     choose_given_model,
     choose_model,
     choose_training,
-    halvings,
+    narrowings,
     rehearse,
 )
 from multihead.planning.settings import Choices, RunConfig, TextFile, TrainSettings
@@ -300,7 +300,7 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
 def _fit_to_time(choices: Choices, model: NetworkConfig, corpus: CorpusSize, training: TrainingConfig) -> NetworkConfig:
     """The network, or a smaller one where so few updates of it fit into the time that it would learn less."""
     usual = model
-    for _ in range(halvings(choices, model.architecture, corpus.pairs, training.updates)):
+    for _ in range(narrowings(choices, model.architecture, corpus.pairs, training.updates)):
         smaller = narrower(model) if isinstance(model, TransformerConfig) else None
         model = smaller or model
     if model != usual:
