@@ -47,8 +47,8 @@ _FAST_PAIRS = 1_000_000
 """Below this number, a new model has rotary positions and Muon a high rate, as was tried with up to 500,000 pairs
 (docs/lab-notes.md, "Half a million pairs")."""
 
-_TWO_VOCABULARIES = range(5_000, 50_000)
-"""Numbers of pairs with which each side has a vocabulary of its own, since a common one was tried against it
+_TWO_VOCABULARIES = range(10_000, 50_000)
+"""Numbers of pairs with which each side has a vocabulary of its own; with 5,000, a common one is better
 (docs/lab-notes.md, "A vocabulary for each language")."""
 
 _ALIKE = 0.3

@@ -153,7 +153,7 @@ class Subwords(Settings):
 
     vocab_size: int | None = shared("vocab_size", ge=1, le=MOST_ENTRIES)
     shared_vocabulary: bool | None = None
-    """One vocabulary for both languages (the default for most texts), or one each (for 5,000 to 50,000 pairs)."""
+    """One vocabulary for both languages (the default for most texts), or one each (for 10,000 to 50,000 pairs)."""
     min_frequency: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """How often two neighboring subwords must occur together to be merged into one."""
     coverage: float | None = Field(default=None, gt=0, le=1)
