@@ -124,6 +124,31 @@ def test_many_at_once_are_never_two(tmp_path: Path) -> None:
     assert all(entered)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="an open folder cannot be removed there")
+def test_a_lock_stands_for_its_own_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for one that was made again, and not for one that another process removes between two questions."""
+    folder, asked = tmp_path / "run", Path.stat
+
+    def remove_after(path: Path, **options: bool) -> os.stat_result:
+        found = asked(path, **options)
+        path.rmdir()
+        return found
+
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        assert files.lock_stands_for(descriptor, folder)
+        folder.rmdir()
+        assert not files.lock_stands_for(descriptor, folder)
+        folder.mkdir()
+        assert not files.lock_stands_for(descriptor, folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", remove_after)
+            assert not files.lock_stands_for(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
 def test_a_link_to_nowhere_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone")

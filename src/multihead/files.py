@@ -399,9 +399,11 @@ def take_lock(descriptor: int) -> bool:
 
 def lock_stands_for(descriptor: int, folder: Path) -> bool:
     """Whether a descriptor from `open_lock` still stands for a folder, which may have been removed and made again."""
-    if not folder.is_dir():
+    try:
+        found = folder.stat()  # asked once: another process may remove it meanwhile
+    except OSError:
         return False
-    return not platforms.FOLDERS_OPEN or folder.stat().st_ino == os.fstat(descriptor).st_ino
+    return stat.S_ISDIR(found.st_mode) and (not platforms.FOLDERS_OPEN or found.st_ino == os.fstat(descriptor).st_ino)
 
 
 def lock_holder(descriptor: int) -> str:
