@@ -45,6 +45,7 @@ from multihead.planning.settings import Choices, RunConfig, TrainSettings
 from multihead.preparing.corpora import TextFiles, WeightedCorpus
 from multihead.preparing.prepared import PreparedText
 from multihead.preparing.subwords import learn_vocabulary
+from multihead.text.backwards import forwards
 from multihead.text.language_tokens import toward
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.splitting import is_out_of_memory
@@ -307,7 +308,15 @@ def _choose_network(
     tokens = sum(map(len, tokenizers[1].encode_batch(targets))) + len(targets)  # with end symbols
     mean = tokens / max(len(targets), 1)
     source, target = map(len, tokenizers)
-    corpus = CorpusSize(pairs, round(mean * pairs), source, target, tokenizers[1].pad_id, factors=tokenizers[0].factors)
+    corpus = CorpusSize(
+        pairs,
+        round(mean * pairs),
+        source,
+        target,
+        tokenizers[1].pad_id,
+        factors=tokenizers[0].factors,
+        shared=tokenizers[0].digest == forwards(tokenizers[1]).digest,
+    )
     return choose_model(Choices(settings), corpus, inspect_machine(settings.device))
 
 

@@ -82,6 +82,8 @@ class CorpusSize:
     padding_id: int
     factors: int = 1
     """Factors of a source's pieces."""
+    shared: bool = True
+    """Whether both sides have one vocabulary, which two of one size are not."""
     unit: str = "pairs"
     """What the reasons of decisions call them: pairs, or lines of a single text."""
 
@@ -168,6 +170,11 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
                 "text without them"
             )
         sizes["factors"] = corpus.factors
+    if choices.requested("tie_embeddings") and not corpus.shared:
+        raise ConfigurationError(
+            "tie_embeddings needs one vocabulary, and the text was prepared with two: leave it out, or prepare "
+            "the text with --shared-vocabulary"
+        )
     return build(kind, sizes | _fields(choices, kind, asked, corpus, fixed), "the settings of the model")
 
 
@@ -270,8 +277,8 @@ def _rules(
     choices: Choices, architecture: str, corpus: CorpusSize, fixed: dict[str, Any]
 ) -> dict[str, tuple[Any, str]]:
     """Values, with their reasons, that depend on the corpus, on the preset or on other settings."""
-    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
-    one_vocabulary = one_vocabulary and corpus.factors == 1
+    one_vocabulary = corpus.shared and corpus.source_vocab == corpus.target_vocab and corpus.factors == 1
+    one_vocabulary = one_vocabulary and choices.requested("shared_vocabulary") is not False
     common: dict[str, tuple[Any, str]] = {
         "dropout": _most_dropout(architecture, corpus),
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),

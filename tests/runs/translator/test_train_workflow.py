@@ -20,7 +20,8 @@ from multihead.errors import ConfigurationError, DataError, FormatError, InputEr
 from multihead.models.config import PRESETS
 from multihead.models.shrinking import parameters_of
 from multihead.planning import choices
-from multihead.planning.settings import RunConfig
+from multihead.planning.settings import PrepareSettings, RunConfig, TrainSettings
+from multihead.preparing.prepare import prepare
 from multihead.runs.translator import begin as beginning
 from multihead.runs.translator import train as training
 from multihead.runs.translator.train import TrainResult
@@ -406,6 +407,19 @@ def test_the_generator_of_the_caller_is_left_alone(run, wishes, tmp_path):
     torch.manual_seed(7)
     run(tmp_path / "run", **{**wishes, "updates": 2})
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_two_vocabularies_of_one_size_have_no_common_embedding(run, numbers, wishes, tmp_path):
+    """Also if the text was prepared ahead, so that the run itself was not asked for two."""
+    text = prepare(**numbers.train, **numbers.valid, vocab_size=310, shared_vocabulary=False, output=tmp_path / "text")
+    rest = {name: value for name, value in wishes.items() if name in TrainSettings.model_fields}
+    rest = {name: value for name, value in rest.items() if name not in PrepareSettings.model_fields}
+    config = run(tmp_path / "run", **{**rest, "updates": 1, "data": tmp_path / "text"}).translator().bundle.model.config
+    assert (config.source_vocab, config.target_vocab) == (len(text.source_tokenizer), len(text.target_tokenizer))
+    assert config.source_vocab == config.target_vocab
+    assert not config.tie_embeddings
+    with pytest.raises(ConfigurationError, match="tie_embeddings needs one vocabulary, and the text was prepared with"):
+        run(tmp_path / "tied", **{**rest, "data": tmp_path / "text", "tie_embeddings": True})
 
 
 def test_two_vocabularies_train_and_translate(run, numbers, wishes, tmp_path):

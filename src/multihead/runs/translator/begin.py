@@ -294,6 +294,7 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
         target_vocab=len(prepared.target_tokenizer),
         padding_id=prepared.target_tokenizer.pad_id,
         factors=prepared.source_tokenizer.factors,
+        shared=prepared.config.shared_vocabulary,
     )
 
 
