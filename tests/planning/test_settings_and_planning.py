@@ -422,7 +422,7 @@ def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     choices = Choices(settings)
     size = planning.choose_vocabulary(choices, pairs)
     tokens = 14 * pairs if target_tokens is None else target_tokens
-    corpus = CorpusSize(pairs, tokens, size, size, 0)
+    corpus = CorpusSize(pairs, tokens, size, size, 0, shared=settings.shared_vocabulary is not False)
     model = planning.choose_model(choices, corpus, machine)
     speed = pace or (lambda *_: Pace(0.2, 3000.0))
     training = planning.choose_training(choices, corpus, model, machine, speed)

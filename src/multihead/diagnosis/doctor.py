@@ -40,12 +40,12 @@ from multihead.diagnosis.text_checks import TextPass, check_leaks, read_held_out
 from multihead.errors import DataError, MultiheadError
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
-from multihead.planning.choices import CorpusSize, choose_model, choose_vocabulary
+from multihead.planning.choices import CorpusSize, choose_model
 from multihead.planning.settings import Choices, RunConfig, TrainSettings
 from multihead.preparing.corpora import TextFiles, WeightedCorpus
 from multihead.preparing.prepared import PreparedText
 from multihead.preparing.subwords import learn_vocabulary
-from multihead.text.backwards import forwards
+from multihead.text.backwards import have_one_vocabulary
 from multihead.text.language_tokens import toward
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.splitting import is_out_of_memory
@@ -251,10 +251,10 @@ def _learn_tokenizers(
     """The tokenizers that ``train`` would learn, learned from the samples."""
     pairs = sum(map(len, passes))
     choices = Choices(settings)
-    size = choose_vocabulary(choices, pairs)
     samples = [WeightedCorpus(_SampleCorpus(one.sample), 1.0) for one in passes if len(one)]
     files = TextFiles(tuple(samples), None)
     vocabulary = learn_vocabulary(choices, files, [frozenset()] * len(samples), lambda _: None, count=pairs)
+    size = vocabulary.decisions["vocab_size"]
     diagnosis.looked.append(
         f"subwords: up to {size:,}, learned from {files.lines:,} of {pairs:,} pairs as training would from all"
     )
@@ -315,7 +315,7 @@ def _choose_network(
         target,
         tokenizers[1].pad_id,
         factors=tokenizers[0].factors,
-        shared=tokenizers[0].digest == forwards(tokenizers[1]).digest,
+        shared=have_one_vocabulary(*tokenizers),
     )
     return choose_model(Choices(settings), corpus, inspect_machine(settings.device))
 

@@ -19,7 +19,7 @@ from multihead.files import write_errors
 from multihead.planning.choices import choose_sharing, choose_vocabulary
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
-from multihead.text.backwards import BackwardsTokenizer, forwards
+from multihead.text.backwards import BackwardsTokenizer, have_one_vocabulary
 from multihead.text.case_factors import CaseTokenizer, lowered
 from multihead.text.context import learn_with_context, own_text
 from multihead.text.language_tokens import with_languages
@@ -98,7 +98,7 @@ def terms_digest(terms: Terms) -> str:
 
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
     """The vocabulary of a given model; how it was learned is unknown."""
-    decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == forwards(target).digest}
+    decisions = {"vocab_size": len(target), "shared_vocabulary": have_one_vocabulary(source, target)}
     decisions |= {"right_to_left": True} if target.backwards else {}
     kept = ["vocab_size", "shared_vocabulary", "right_to_left", *(["context"] if source.context else [])]
     kept += ["source_factors"] if source.factors > 1 else []

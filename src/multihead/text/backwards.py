@@ -118,6 +118,11 @@ def forwards(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer.inner if isinstance(tokenizer, BackwardsTokenizer) else tokenizer
 
 
+def have_one_vocabulary(source: Tokenizer, target: Tokenizer) -> bool:
+    """Whether both sides of a text have the same subwords, in whichever order the target is written."""
+    return source.digest == forwards(target).digest
+
+
 def require_forwards(tokenizer: Tokenizer, what: str) -> None:
     """Refuse a model that writes from right to left.
 

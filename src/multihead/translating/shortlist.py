@@ -37,7 +37,7 @@ from multihead.files import atomic_file, atomic_folder, write_tensors
 from multihead.model_folder import COPY_AGAIN
 from multihead.sealed import MANIFEST, open_folder, seal
 from multihead.tensor_files import read_tensors
-from multihead.text.backwards import forwards
+from multihead.text.backwards import have_one_vocabulary
 from multihead.text.languages import Languages
 from multihead.translating.own_text import open_pairs
 
@@ -259,4 +259,4 @@ def _digests(bundle: Bundle) -> list[tuple[str, bytes]]:
 
 
 def _shared(bundle: Bundle) -> bool:
-    return bundle.source_tokenizer.digest == forwards(bundle.target_tokenizer).digest
+    return have_one_vocabulary(bundle.source_tokenizer, bundle.target_tokenizer)

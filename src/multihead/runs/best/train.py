@@ -195,7 +195,7 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
                 "monolingual: the text has several directions, and further text would be of one: make pairs of it by "
                 "`multihead backtranslate`, and name them as one more corpus"
             )
-        shared, several = text.source_tokenizer.digest == text.target_tokenizer.digest, bool(text.config.directions)
+        shared, several = text.config.shared_vocabulary, bool(text.config.directions)
 
         def measure(budget: float) -> Fitting:
             output = folder / plan.FORWARD.format(1)
