@@ -131,7 +131,7 @@ def _learn(model: Any, folder: Path, languages: dict[str, str], updates: int) ->
     begin = torch.full((len(labels), 1), config.decoder_start_token_id)
     given = torch.cat([begin, labels[:, :-1]], 1)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=5e-3)
+    optimizer = torch.optim.Adam(trained, lr=5e-3, fused=True)
     generator = torch.Generator().manual_seed(0)
     for _ in range(updates):
         rows = torch.randperm(len(labels), generator=generator)[:16]

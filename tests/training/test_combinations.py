@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.training.conftest import Toy
 
 PATIENCE = 240.0
-MODEL = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.3}
+MODEL = {"encoder_layers": 2, "decoder_layers": 1, "dropout": 0.3}
 MODES = ("sum", "replicated", "sharded") if can_shard() else ("sum", "replicated")
 DIVIDING = pytest.mark.skipif(not can_shard(), reason="this PyTorch cannot divide parameters as we need it")
 CASES = {

@@ -382,7 +382,7 @@ def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str,
 
 
 def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
-    leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
+    unchecked: None, leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
 ) -> None:
     """The students begin as the best of their teachers; embeddings that are most of the network have no half."""
     leave_out(reverse=0, datastore=False)
@@ -496,7 +496,7 @@ def test_the_flags_of_each_use_give_its_validation_score(
 
 
 def test_narrow_models_have_half_of_the_parameters_and_narrow_students_begin_from_nothing(
-    leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
+    unchecked: None, leave_out: Callable[..., None], wishes: dict[str, Any], tmp_path: Path
 ) -> None:
     narrow = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 1}
     leave_out(narrow=narrow, small=False)

@@ -435,10 +435,10 @@ def test_two_vocabularies_train_and_translate(run, numbers, wishes, tmp_path):
 
 def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
     given = {name: value for name, value in wishes.items() if name not in ("updates", "validate_every", "log_every")}
-    result = run(tmp_path / "run", budget="4s", **given)
+    result = run(tmp_path / "run", budget="2s", **given)
     config = RunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    assert config.reasons["updates"].startswith("what fits into 4 s at ")
-    assert config.asked["budget"] == config.training.budget == 4.0
+    assert config.reasons["updates"].startswith("what fits into 2 s at ")
+    assert config.asked["budget"] == config.training.budget == 2.0
     lines = [json.loads(line) for line in (tmp_path / "run" / "plan.jsonl").read_text(encoding="utf-8").splitlines()]
     assert lines[-1]["step"] == result.updates >= 1  # how many depends on the load of the machine
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
@@ -451,7 +451,7 @@ def test_a_short_budget_trains_a_smaller_network(run, wishes, tmp_path, monkeypa
     monkeypatch.setattr(choices, "_FEWEST", 1)
     sizes = (*choices.SIZES, "preset", "updates", "validate_every", "log_every", "positions")
     said: list[str] = []
-    run(tmp_path / "run", said=said, budget="4s", **{k: v for k, v in wishes.items() if k not in sizes})
+    run(tmp_path / "run", said=said, budget="2s", **{k: v for k, v in wishes.items() if k not in sizes})
     config = RunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     usual = config.model.model_copy(update=PRESETS["tiny"])
     assert (config.model.width, config.model.encoder_layers) == (64, usual.encoder_layers)
