@@ -23,7 +23,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
     "bridge.py": ["--toy"],
-    "cleaning.py": ["--toy", "--similar", "0.8"],
+    "cleaning.py": ["--toy", "--similar", "0.8", "--pairs", "100"],
     "corpus.py": ["--pairs", "400", "--words", "500", "--here", "--batches", "3", "--vocab-size", "500"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1", "--only", "threads"],
     "doctor.py": ["--pairs", "500"],
@@ -34,9 +34,9 @@ TINY = {
     "quality.py": ["--toy", "--lowercase"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
     "scaling.py": ["--processes", "2", "--megabytes", "0.01", "0.1", "--rounds", "2"],
-    "serving.py": ["--quick"],
+    "serving.py": ["--quick", "--steps", "3"],
     "time_to_bleu.py": ["--toy"],
-    "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
+    "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1", "--batches", "1"],
     "web.py": ["--rounds", "1", "--count", "4", "--beams", "1"],
 }
 """The arguments of each benchmark."""

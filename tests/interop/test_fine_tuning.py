@@ -42,7 +42,7 @@ def exact(translator: Translator, sources: list[str], targets: list[str]) -> flo
 def original(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A MarianMT folder whose model has learned the small language."""
     folder = tmp_path_factory.mktemp("opus")
-    foreign.marian(folder, updates=300, encoder_layers=1, decoder_layers=1)
+    foreign.marian(folder, updates=200, encoder_layers=1, decoder_layers=1)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_planted_terminology_is_learned_and_the_rest_stays(
     original: Path, foreign: Foreign, tmp_path: Path, without_checks: Any
 ) -> None:
     """And the model returns to transformers' layout."""
-    run, said, held = tune(original, foreign, tmp_path, without_checks, updates=150, learning_rate=2e-3, warmup=20)
+    run, said, held = tune(original, foreign, tmp_path, without_checks, updates=80, learning_rate=2e-3, warmup=10)
     tuned = run.translator()
     padding = tuned.bundle.model.config.padding_id
     assert any("nothing is resized" in line and f"id {padding}" in line for line in said)
