@@ -20,6 +20,7 @@ import click
 import pytest
 import torch
 
+import tasks  # noqa: F401  # of examples/: a page would import it from its temporary folder, which is removed
 from multihead.cli.main import multihead as command
 from multihead.configuration import build
 from multihead.planning.settings import PrepareSettings, TrainSettings
