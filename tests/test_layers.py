@@ -43,19 +43,11 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def by_package() -> dict[str, list[str]]:
-    """The modules of each package directly below `multihead`; ``multihead`` has those that are in none."""
-    found: dict[str, list[str]] = {}
-    for module in FILES:
-        package = ".".join(module.split(".")[:2])
-        found.setdefault(package if (PACKAGE.parent / package.replace(".", "/")).is_dir() else "multihead", []).append(
-            module
-        )
-    return found
-
-
-TOGETHER = by_package()
-"""Modules that one test reads."""
+TOGETHER: dict[str, list[str]] = {}
+"""The modules of each folder of the package; ``multihead`` has those that are in none. One test reads them."""
+for _module, _path in FILES.items():
+    *_folders, _ = _path.relative_to(PACKAGE).parts
+    TOGETHER.setdefault(_folders[0] if _folders else "multihead", []).append(_module)
 
 
 @cache
@@ -197,9 +189,9 @@ def test_text_never_needs_torch(module: str) -> None:
 
 
 def test_nothing_on_the_way_to_help_imports_torch() -> None:
-    for start in ("multihead", *(name for name in FILES if name.startswith("multihead.cli."))):
-        found = reached(start)
-        assert "torch" not in found, f"{start}: {found['torch']} imports torch"
+    starts = ("multihead", *(name for name in FILES if name.startswith("multihead.cli.")))
+    found = {start: reached(start).get("torch") for start in starts}
+    assert [f"{start}: {module} imports torch" for start, module in found.items() if module] == []
 
 
 def test_help_of_every_command_leaves_torch_alone() -> None:
@@ -216,11 +208,8 @@ def test_help_of_every_command_leaves_torch_alone() -> None:
 @pytest.mark.parametrize("package", TOGETHER)
 def test_every_file_opens_with_a_line_that_fits_the_tree(package: str) -> None:
     """`make tree` draws ARCHITECTURE.md's tree from these lines."""
-    for module in TOGETHER[package]:
-        first, *_ = (ast.get_docstring(tree_of(module)) or "").splitlines() or [""]
-        assert 0 < len(first) <= 72, (
-            f"{module}: the first line of the docstring has {len(first)} characters, at most 72 fit"
-        )
+    firsts = {name: (ast.get_docstring(tree_of(name)) or "").partition("\n")[0] for name in TOGETHER[package]}
+    assert {name: first for name, first in firsts.items() if not 0 < len(first) <= 72} == {}
 
 
 def test_the_public_names() -> None:

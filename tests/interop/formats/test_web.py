@@ -187,17 +187,17 @@ def test_ids_of_all_characters_are_those_of_python(
     const tokenizer = new BytePairTokenizer(parts), found = [];
     for (let code = 0; code < 0x110000; code++) {
       if (code >= 0xd800 && code < 0xe000) continue;
-      // Every character of the first planes, where letters are; every hundredth of the rest.
-      if (!(code < 0x3500 || (code >= 0xa000 && code < 0xabff) || code % 100 === 0)) continue;
       const text = "▁a" + String.fromCodePoint(code) + "a▁";
-      found.push([code, [...tokenizer.split(text)].length]);
+      found.push([...tokenizer.split(text)].length);
     }
     return found;
     """
     cut = tokenizer._backend.pre_tokenizer.pre_tokenize_str
+    codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     found = open_site(make_parts()).run(script)
-    assert len(found) > 27_000
-    assert [hex(code) for code, count in found if count != len(cut(f"▁a{chr(code)}a▁"))] == []
+    # Every character of the first planes, where letters are; every hundredth of the rest.
+    some = [i for i, code in enumerate(codes) if code < 0x3500 or 0xA000 <= code < 0xABFF or code % 100 == 0]
+    assert [hex(codes[i]) for i in some if found[i] != len(cut(f"▁a{chr(codes[i])}a▁"))] == []
 
 
 def test_texts_are_those_of_python(tokenizer: BytePairTokenizer, make_parts: Any, open_site: Open) -> None:
